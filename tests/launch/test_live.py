@@ -1,4 +1,4 @@
-"""The live display in a terminal: one bar at any width, and nothing is left behind by a resize, Ctrl-C or an end."""
+"""The live display in a terminal: one progress bar at any width, and nothing is left behind by a resize, Ctrl-C or an end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from seatrial.launch.live import Live, bar, clock
+from seatrial.launch.live import Live, clock, gauge
 from tests.helpers.terminal import Terminal
 from tests.helpers.tiny_runs import FOREVER, SEATRIAL, write_config
 
@@ -212,9 +212,9 @@ def test_a_short_window_keeps_what_fits() -> None:
     assert output.getvalue().count("\n") == 4
 
 
-def test_a_bar_and_a_clock() -> None:
-    assert bar(0.5, 20) == "━" * 10 + "─" * 10
-    assert bar(7.0, 20) == "━" * 20
-    assert len(bar(0.1, -5)) == 8
+def test_a_gauge_and_a_clock() -> None:
+    assert gauge(0.5, 20) == "━" * 10 + "─" * 10
+    assert gauge(7.0, 20) == "━" * 20
+    assert len(gauge(0.1, -5)) == 8
     assert clock(3725.4) == "1:02:05"
     assert clock(-3) == "0:00:00"

@@ -98,14 +98,14 @@ def _step(resolved: Resolved, action: Action, engine: str | None, compiles: bool
 def read_valid(
     given: ConfigArguments, *, action: Action, engine: str | None = None, say: Say | None = None
 ) -> Resolved:
-    """The configuration, whose findings are counted in a line on stderr, or given to `say`.
+    """The configuration, whose findings are counted in a line on stderr, or given to `say`; notes alone are not.
 
     Raises InputError if it has errors.
     """
     resolved = read(given, action=action, engine=engine)
     if has_errors(resolved.problems):
         raise InputError(resolved.problems)
-    if resolved.problems:
+    if any(problem.severity == "warning" for problem in resolved.problems):
         line = f"{counted(resolved.problems)}: {given.check_command(rehearse=action == 'rehearse')}"
         print(line, file=sys.stderr, flush=True) if say is None else say(line)
     return resolved

@@ -16,7 +16,7 @@ from seatrial.console import Say, inert, short_number
 from seatrial.engines import engine
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.follow import Following
-from seatrial.launch.live import Line, Live, bar, clock
+from seatrial.launch.live import Line, Live, clock, gauge
 from seatrial.launch.progress import Progress
 from seatrial.runs.mirror import NO_ROOM
 from seatrial.spec import RunSpec
@@ -222,7 +222,7 @@ class View:
         if done:
             share, said = done / self._planned, "" if phase == TRAINING else f"{phase}  "
             counted = f"{said}step {done:,}/{self._planned:,}  {share:4.0%}  {clock(now - self._began)}"
-            lines.append((f"{bar(share, columns - len(counted) - 3)}  {counted}", "green"))
+            lines.append((f"{gauge(share, columns - len(counted) - 3)}  {counted}", "green"))
         else:
             lines.append((f"{phase}  {clock(now - self._phase_began)}", "cyan"))
         if self._steps:

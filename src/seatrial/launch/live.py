@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 Line = tuple[str, str]  # a text without control characters, and its style
 FULL, EMPTY = "━", "─"
-MOST_BAR = 60  # columns
-LEAST_BAR = 8
+MOST_COLUMNS = 60  # columns
+LEAST_COLUMNS = 8
 
 
 class Live:
@@ -73,9 +73,9 @@ class Live:
         self._file.flush()
 
 
-def bar(share: float, columns: int) -> str:
-    """A bar of so many columns, of which a share is done."""
-    columns = max(LEAST_BAR, min(MOST_BAR, columns))
+def gauge(share: float, columns: int) -> str:
+    """A progress bar of so many columns, of which a share is done."""
+    columns = max(LEAST_COLUMNS, min(MOST_COLUMNS, columns))
     done = round(columns * min(1.0, max(0.0, share)))
     return FULL * done + EMPTY * (columns - done)
 
