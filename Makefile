@@ -25,7 +25,7 @@ help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: $(INSTALLED)train ## Rehearse a 70B configuration on this machine; ends in a verdict and a report.
-	$(BIN)/seatrial run configs/cvs/mi300x_singlenode_llama3_1_70b.json config.nnodes=1 --rehearse
+	$(BIN)/seatrial run configs/cvs/mi300x_singlenode_llama3_1_70b.json config.nnodes=1 --rehearse --text
 
 test: $(INSTALLED)test ## Run the tests, except the slow ones, and print their coverage; with CLUSTER=1 fail where those of clusters cannot run.
 	@$(BIN)/python -W "ignore:Unable to activate pytest" -m slipcover --fail-under 0 --json --out $(COVERAGE).json \

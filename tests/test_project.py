@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -151,6 +153,33 @@ def test_the_wheel_is_whole(tmp_path: Path) -> None:
     assert "seatrial/py.typed" in packed
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in packed)
     assert [name for name in packed if name.startswith(("tests", "bench", "docs"))] == []
+
+
+def test_the_readme_shows_what_the_demo_really_prints(tmp_path: Path) -> None:
+    """Each line of README's example, but for its numbers, is in the output of `make demo`, whose loss falls visibly."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"\$ make demo\n```\n.*?```text\n(.*?)```", readme, re.DOTALL)
+    dry = subprocess.run(
+        ["make", "--dry-run", "--assume-old", ".venv/.installed-train", "demo"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    command = next(line for line in dry.stdout.splitlines() if "seatrial run" in line)
+    without_width = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    done = subprocess.run(
+        [sys.executable, "-m", "seatrial", *command.split()[1:]],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env=without_width,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+    def alike(line: str) -> str:
+        return re.sub(r"[\d,.:-]*\d", "0", line)
+
+    printed = set(map(alike, (done.stderr + done.stdout).splitlines()))
+    assert [line for line in shown.splitlines() if alike(line) not in (*printed, "…")] == []
+    first, last = re.search(r"the loss fell from (\d+\.\d+) to (\d+\.\d+)", done.stdout).groups()
+    assert float(last) < 0.6 * float(first)
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_readme_shows_what_check_really_prints():

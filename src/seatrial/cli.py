@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click import argument, option
@@ -17,7 +17,7 @@ from seatrial import contracts
 from seatrial.commands import options, trainer_programs
 from seatrial.commands.options import FILE, FOLDER, InOrder, WithSeveral
 from seatrial.contracts import NAMES
-from seatrial.errors import InputError, SeatrialError
+from seatrial.errors import InputError, SeatrialError, reason_of
 
 if TYPE_CHECKING:
     from seatrial.commands.check import ConfigArguments
@@ -95,23 +95,27 @@ def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -
 @options.where
 @options.engine
 @options.rehearse
+@options.text
 @options.collapse
 @option("--explain", metavar="KEY", help="Only show where this value came from, and its name in each dialect.")
 @options.compiling
+@option("--all", "shows_all", is_flag=True, help="Show every value with its origin, every command and file.")
 @options.format_option("text", "json")
-def plan(given: ConfigArguments, explain: str | None, compile_for: str | None, output: str, **how: Any) -> None:
-    """Show what would run: values with origins, commands.
+def plan(
+    given: ConfigArguments, explain: str | None, compile_for: str | None, shows_all: bool, output: str, **how: Any
+) -> None:
+    """Show what would run: on one screen, or all of it.
 
-    Every value of the resolved run with its origin, memory and step time to expect, and each process's command; with
-    --compile, memory, collectives and kernels of the step as XLA compiles it for the run's device, which need not be
-    here.
+    Model, mesh, batch, memory and step time to expect, and what would be started; with --all also every value of the
+    resolved run with its origin, and each process's command; with --compile, memory, collectives and kernels of the
+    step as XLA compiles it for the run's device, which need not be here.
     """
     from seatrial.commands import plan as plans
     from seatrial.commands.run import RunRequest
 
     request, as_json = RunRequest(config=given, **how), output == "json"
     text = (
-        plans.describe(request, as_json=as_json, compile_for=compile_for)
+        plans.describe(request, as_json=as_json, compile_for=compile_for, shows_all=shows_all)
         if explain is None
         else plans.explain(request, explain, as_json=as_json)
     )
@@ -159,6 +163,7 @@ def schema(name: str) -> None:
 @options.where
 @options.engine
 @options.rehearse
+@options.text
 @options.collapse
 @option("--preflight/--no-preflight", default=True, help="Check the hosts first, if they are reached by SSH.")
 @option("--retries", type=click.IntRange(0, 100), default=0, help="Retries after infrastructure failures.")
@@ -408,21 +413,36 @@ def main() -> None:
         sys.exit(app.main(standalone_mode=False))
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.UsageError):
+            from seatrial.commands.usage import fix_of
+
+            fix = fix_of(error, app, sys.argv[1:])
+            click.echo(f"fix: {fix}\n" if fix else "", err=True, nl=False)
         sys.exit(error.exit_code)
     except InputError as error:
-        from seatrial.report.problems import render_json, render_text
-
-        as_json = "--format=json" in sys.argv or ("--format", "json") in pairwise(sys.argv)
-        click.echo(render_json(error.problems) if as_json else render_text(error.problems), err=not as_json)
-        sys.exit(error.exit_code)
+        _refuse(error)
     except SeatrialError as error:
         click.echo(f"seatrial: {error}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except OSError as error:  # a full disk behind a redirection, a terminal that went away
+        from seatrial.commands.usage import as_input_error
+
+        if (wrong := as_input_error(error)) is not None:
+            _refuse(wrong)
         gone = isinstance(error, FileNotFoundError) and error.filename is None  # what os.getcwd says of it
-        said = "the current folder has been removed: go to another one" if gone else str(error)
+        said = "the current folder has been removed: go to another one" if gone else reason_of(error)
+        said = f"{error.filename}: {said}" if isinstance(error.filename, str) else said
         with suppress(OSError):
             click.echo(f"seatrial: {said}", err=True)
         sys.exit(3)
+
+
+def _refuse(error: InputError) -> NoReturn:
+    """Prints all findings of wrong input, and ends with its exit code."""
+    from seatrial.report.problems import render_json, render_text
+
+    as_json = "--format=json" in sys.argv or ("--format", "json") in pairwise(sys.argv)
+    click.echo(render_json(error.problems) if as_json else render_text(error.problems), err=not as_json)
+    sys.exit(error.exit_code)

@@ -45,6 +45,20 @@ def show_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+def short_number(number: int) -> str:
+    """A large number as a person would say it: 405.9 B, 1.2 M, 3,152."""
+    for size, letter in ((10**9, "B"), (10**6, "M")):
+        if number >= size:
+            return f"{number / size:,.1f} {letter}"
+    return f"{number:,}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number and what is counted: "1 node", "3 processes"."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
+
+
 def is_colorful(stream: TextIO | None) -> bool:
     """Whether colours would be seen there (None: the stream is closed), and are wanted (https://no-color.org)."""
     unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"

@@ -58,6 +58,17 @@ class Problem:
         }
 
 
+def reason_of(error: BaseException) -> str:
+    """Why something failed, in words alone: no number of an error and no name of its class."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    return str(error).partition("\n")[0] or "it does not have the form that it should have"
+
+
 class SeatrialError(Exception):
     """Anything that Seatrial reports to its user instead of a traceback."""
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from seatrial.cli import app
+from seatrial.commands.check import ConfigArguments
 from seatrial.dialects import load
 from seatrial.report.expected import expected, expected_lines
+from tests.helpers.command_line import seatrial
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "configs" / "native" / "tiny-text.json"
@@ -44,7 +47,7 @@ def test_strict_leaves_a_sound_file_and_notes_alone() -> None:
 
 
 def test_a_plan_says_what_to_expect_of_a_cluster_that_is_not_here() -> None:
-    code, said = run("plan", str(RECIPE))
+    code, said = run("plan", str(RECIPE), "--all")
     assert code == 0
     assert re.search(r"^memory per device +=? *= about ", said, re.MULTILINE)
     assert "% of 72.0 GiB, which a process gets of 80.0 GiB; parameters " in said
@@ -147,3 +150,25 @@ def test_a_command_that_gives_maxtext_nothing_is_refused(tmp_path: Path) -> None
     assert run("check", str(tmp_path / "go.sh"))[0] == 2
     for words in (["python3", "train.py", "base.yml"], ["python3", "train.py", "steps=5"]):
         assert run("check", *words)[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_warnings_are_counted_in_one_line_that_names_the_command_that_shows_them(verb: str, tmp_path: Path) -> None:
+    config = ROOT / "configs" / "cvs" / "mi300x_singlenode_llama3_1_70b.json"
+    given = (config, "config.nnodes=1", "XLA_FLAGS=--a b", "HF_TOKEN=hunter-2-hunter")
+    done = seatrial(verb, *given[:2], *(("--out", config) if verb == "run" else ()), cwd=tmp_path)
+    line, *more = done.stderr.splitlines()
+    assert line == f"8 warnings, 10 notes: seatrial check {config} config.nnodes=1"
+    assert bool(more) == (verb == "run")  # its folder is a file
+    said = seatrial(*shlex.split(line.partition(": seatrial ")[2]), cwd=tmp_path)
+    assert said.stdout.endswith("OK: no errors, 8 warnings, 10 notes\n")
+    shown = ConfigArguments(config=config, overrides=given[1:], model="a b").check_command(rehearse=True)
+    assert shlex.split(shown)[-5:] == ["XLA_FLAGS=--a b", "HF_TOKEN=***", "--model", "a b", "--rehearse"]
+
+
+def test_errors_stand_in_full(tmp_path: Path) -> None:
+    config = ROOT / "configs" / "cvs" / "mi300x_singlenode_llama3_1_70b.json"
+    done = seatrial("run", config, "--rehearse", "steps=x", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "fix: " in done.stderr
+    assert "error[" in done.stderr

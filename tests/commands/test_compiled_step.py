@@ -122,7 +122,7 @@ def test_a_recipe_is_compiled_for_its_gpus_and_check_knows_it(tmp_path: Path) ->
 
 def test_a_device_without_a_compiler_has_the_estimate_alone(tmp_path: Path) -> None:
     config = CONFIGS / "cvs" / "mi300x_singlenode_llama3_1_70b.json"
-    done = seatrial("plan", str(config), "nnodes=1", "--compile", cwd=tmp_path)
+    done = seatrial("plan", str(config), "nnodes=1", "--compile", "--all", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "XLA has no compiler for mi300x that does without the device" in done.stdout
     assert "# Estimates" in done.stdout

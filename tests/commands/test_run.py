@@ -338,7 +338,8 @@ def test_train_says_what_a_launcher_must_give(tmp_path: Path) -> None:
 def test_plan_shows_the_run_and_touches_nothing(tmp_path: Path, as_json: bool) -> None:
     environment = {"environment": {"HF_TOKEN": "canary-77"}}
     config = write_config(tmp_path, execution=environment, container={"image": "it"} | environment)
-    command = [*SEATRIAL, "plan", str(config), "--rehearse", "steps=500", *(["--format", "json"] if as_json else [])]
+    output = ["--format", "json"] if as_json else ["--all"]
+    command = [*SEATRIAL, "plan", str(config), "--rehearse", "steps=500", *output]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "canary-77" not in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.json"]

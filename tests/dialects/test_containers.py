@@ -157,7 +157,7 @@ def test_image_and_mounts_are_in_the_plan_and_secrets_are_not(
     (tmp_path / "run.sh").write_text(f"docker run {given.format(CANARY)} -v /here:/there ghcr.io/x/jax:1 {command}\n")
     (tmp_path / "cluster.yaml").write_text("hosts: [a]\n")
     where = ("--on", "ssh", "--cluster", "cluster.yaml", "--container", "docker")
-    done = seatrial("plan", "run.sh", *where, "--format", output, cwd=tmp_path)
+    done = seatrial("plan", "run.sh", *where, "--all", "--format", output, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "ghcr.io/x/jax:1" in done.stdout
     assert "/there" in done.stdout

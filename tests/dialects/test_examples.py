@@ -50,3 +50,10 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         copy_example("tiny-text", tmp_path / "missing")
     assert caught.value.problems[0].code == "unwritable"
+
+
+def test_every_example_has_a_description() -> None:
+    for line in list_examples().splitlines()[2:]:
+        name, dialect, *description = line.split()
+        assert len(description) > 3, name
+        assert (ROOT / "configs" / dialect).is_dir()

@@ -88,7 +88,7 @@ def test_what_is_written_reads_back(tmp_path: Path) -> None:
 
 def test_maxtext_is_started_with_the_same_words(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(f"{TRAIN} {RECIPE}\n", encoding="utf-8")
-    words = ("train.sh", "topology.devices_per_node=8", "--engine", "maxtext", "--on", "slurm")
+    words = ("train.sh", "topology.devices_per_node=8", "--engine", "maxtext", "--on", "slurm", "--all")
     done = seatrial("plan", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert CONFIG_FILE in done.stdout

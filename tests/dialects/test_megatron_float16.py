@@ -119,7 +119,7 @@ def test_float16_takes_the_memory_of_bfloat16(tmp_path: Path) -> None:
 
 def test_megatron_is_started_with_the_same_words(tmp_path: Path) -> None:
     script(tmp_path, f"{SCALED} {RATES}")
-    words = ("train.sh", "--engine", "megatron", "--on", "slurm", "topology.device=h100")
+    words = ("train.sh", "--engine", "megatron", "--on", "slurm", "--all", "topology.device=h100")
     done = seatrial("plan", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("--fp16", "--initial-loss-scale 65536.0", "--hysteresis 4", "--decoupled-lr 0.0005"):

@@ -32,6 +32,7 @@ NAMES = ("HF_TOKEN", "DB_PASSWD", "WANDB_APIKEY")
 VERBS = (
     ("check", "--format", "json"),
     ("plan", "--rehearse"),
+    ("plan", "--rehearse", "--all"),
     ("plan", "--rehearse", "--format", "json"),
     ("plan", "--explain", "HF_TOKEN"),
     ("plan", "--explain", "environment", "--format", "json"),

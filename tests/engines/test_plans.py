@@ -383,7 +383,7 @@ def test_command_line_shows_it_with_the_token_masked(tmp_path: Path) -> None:
     given = [*JAX, "tflops_per_sec_per_gpu=380", "tokens_per_sec_per_gpu=800", f"hf_token_file={tmp_path / 'token'}"]
     where = ["--engine", "maxtext", "--on", "ssh", "--cluster", "cluster.json", "--container", "podman"]
     for form in ("text", "json"):
-        done = seatrial("plan", config, *given, *where, "--format", form, cwd=tmp_path)
+        done = seatrial("plan", config, *given, *where, "--all", "--format", form, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert CANARY not in done.stdout + done.stderr
         assert "base_config: base.yml" in done.stdout

@@ -12,6 +12,7 @@ from seatrial.errors import InputError
 from seatrial.history.index import Index
 from seatrial.history.listing import list_runs, locate, run_id
 from tests.helpers import run_directory
+from tests.helpers.command_line import seatrial
 from tests.helpers.history_runs import make, one_node
 
 
@@ -113,3 +114,20 @@ def test_hostile_names_stay_text(tmp_path: Path, index: Path) -> None:
     text = list_runs(tmp_path / "runs", path=index)
     assert len(text.splitlines()) == 2
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
+
+
+def test_without_runs_it_says_so_and_how_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    here = tmp_path / "here"
+    for made in (here, here / "runs"):
+        made.mkdir()
+        done = seatrial("history", cwd=here)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "no runs" in done.stdout
+        assert "seatrial run tiny-text.json" in done.stdout
+        assert sorted(here.iterdir()) == ([made] if made != here else [])
+        assert json.loads(seatrial("history", "--format", "json", cwd=here).stdout)["runs"] == []
+    assert "that fit" in seatrial("history", "--model", "x", cwd=here).stdout
+    (here / "runs").rmdir()
+    (here / "runs").write_text("a file")
+    assert seatrial("history", cwd=here).returncode == 2

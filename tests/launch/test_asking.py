@@ -81,7 +81,7 @@ def test_an_unknown_engine_is_refused_before_anything_else(
 
 def test_a_plan_under_slurm_has_the_script(here: Path) -> None:
     asked = ("--on", "slurm", "--slurm", "partition=zzz")
-    text = seatrial("plan", TINY, *asked, cwd=here).stdout
+    text = seatrial("plan", TINY, *asked, "--all", cwd=here).stdout
     assert "# File launch/slurm/job.sh" in text
     assert "#SBATCH --partition=zzz" in text
     files = json.loads(seatrial("plan", TINY, *asked, "--format", "json", cwd=here).stdout)["plan"]["files"]

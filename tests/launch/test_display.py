@@ -21,7 +21,7 @@ from seatrial.launch.progress import Ending, Progress
 def progress(num_processes: int = 1, **fields: Any) -> Progress:
     seen = Progress(planned_steps=40)
     processes = [
-        {"rank": rank, "state": "running", "suspended": False, "last_step": None, **fields}
+        {"rank": rank, "state": "running", "suspended": False, "last_step": None, "last_line": "", **fields}
         for rank in range(num_processes)
     ]
     seen.see({f"h{p['rank']}": {"processes": [p]} for p in processes}, 0.0)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seatrial.errors import InputError
 from seatrial.shrink.rehearsal import MAX_DEVICES, MAX_PROCESSES, RULES, rehearse
 from seatrial.spec import (
     AXES,
@@ -19,6 +20,7 @@ from seatrial.spec import (
     Evaluation,
     Execution,
     MeshShape,
+    Objective,
     Optimizer,
     Parallelism,
     Precision,
@@ -266,3 +268,24 @@ def test_a_window_stays_shorter_than_the_sequence():
     spec = dataclasses.replace(spec, model=dataclasses.replace(spec.model, sliding_window=2048))
     small = rehearsed(spec)
     assert small.model.sliding_window == small.batch.sequence_length // 4
+
+
+def test_with_text_only_data_and_learning_rate_are_others() -> None:
+    """And what is shown as changed is measured against the configuration as it was."""
+    spec = make_spec({"fsdp": 8}, {"fsdp": 4}, evaluation=Evaluation(interval_steps=100))
+    usual, text = (rehearse(spec, cores=2, memory_bytes=8 * GIB, has_data=False, on_text=on) for on in (False, True))
+    assert (text.spec.data.kind, text.spec.data.paths) == ("text", ("stdlib:*.py",))
+    assert text.spec.optimizer.learning_rate == 3e-3
+    assert text.spec.data.validation_paths
+    assert dataclasses.replace(text.spec, data=usual.spec.data, optimizer=usual.spec.optimizer) == usual.spec
+    changed = {change.path: change.original for change in text.changes}
+    assert changed["data.kind"] == "synthetic"
+    assert changed["optimizer.learning_rate"] == spec.optimizer.learning_rate
+    fast = dataclasses.replace(spec, optimizer=Optimizer(learning_rate=0.02))
+    assert rehearse(fast, cores=2, memory_bytes=8 * GIB, on_text=True).spec.optimizer.learning_rate == 0.02
+
+
+def test_preferences_are_not_learnt_from_text() -> None:
+    spec = make_spec({"fsdp": 8}, {}, objective=Objective(kind="dpo"))
+    with pytest.raises(InputError, match="not from text"):
+        rehearse(spec, cores=2, memory_bytes=8 * GIB, on_text=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.commands.judge import judge_and_report
-from seatrial.errors import InputError, LaunchError
+from seatrial.errors import InputError, LaunchError, reason_of
 from seatrial.launch.display import watched
 from seatrial.launch.targets import Target, target
 from seatrial.runs.directory import short_path
@@ -59,7 +59,7 @@ def plan_of(run_dir: Path) -> dict[str, Any]:
     try:
         return Documents(run_dir)["plan.json"]
     except (OSError, ValueError) as error:
-        raise without_plan(run_dir, f"cannot be read ({error})") from error
+        raise without_plan(run_dir, f"cannot be read ({reason_of(error)})") from error
 
 
 def without_plan(run_dir: Path, what: str) -> InputError:

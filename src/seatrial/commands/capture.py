@@ -18,7 +18,7 @@ from seatrial.capture.training import Training
 from seatrial.command import masked
 from seatrial.console import inert
 from seatrial.errors import InputError
-from seatrial.runs.files import read_object, write_text
+from seatrial.runs.files import exists, read_object, write_text
 
 _SHOWN = 96  # characters of a command in the list of what was started
 _LAST_LINES, _LAST = 5, 500  # lines of a failed script's output, and characters of them
@@ -59,6 +59,9 @@ def capture(request: CaptureRequest) -> str:
         script=request.script, project=request.folder, arguments=request.arguments, variables=variables,
         existing=request.existing, seconds=request.seconds,
     )  # fmt: skip
+    if not exists(request.script, as_file=True):
+        why = "this is a folder" if request.script.is_dir() else "there is no such script"
+        raise InputError.single("unreadable", str(request.script), why, "name the script that starts the training")
     if not request.yes:
         _consent(asked)
     captured = sandboxed.capture(asked)

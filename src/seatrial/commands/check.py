@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.check import lint
 from seatrial.check.finder import usual_engine
 from seatrial.check.mesh import mesh_is_sound
-from seatrial.console import Say, inert, warn
+from seatrial.command import MASK, is_secret, masked
+from seatrial.console import Say, inert
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.estimate.compiled import Compiled
 from seatrial.estimate.memory import OWN, decided
 from seatrial.records import can_be_looked_at
-from seatrial.report.problems import has_errors, render_json, render_text
+from seatrial.report.problems import counted, has_errors, render_json, render_text
 from seatrial.runs.files import exists
 from seatrial.spec import Action, Resolved, RunSpec
 
@@ -31,7 +34,31 @@ class ConfigArguments:
 
     def load(self, action: Action, engine: str | None = None) -> Resolved:
         """The configuration without the checks across fields. Raises InputError where nothing can be read."""
+        self._require_order()
         return load(self.config, self.overrides, action=action, model=self.model, gpu=self.gpu, engine=engine or "")
+
+    def _require_order(self) -> None:
+        """Raises InputError where an override stands before the configuration."""
+        first = str(self.config)
+        shown = _shown(first)
+        behind = next((text for text in self.overrides if exists(Path(text), as_file=True)), None)
+        if "=" in first and behind and not exists(self.config):
+            why, fix = "this is an override, and the configuration comes first", f"{behind} {shown}"
+            raise InputError.single("wrong-order", shown, why, f"write it behind the file: {fix}")
+
+    def check_command(self, *, rehearse: bool) -> str:
+        """The command that shows the findings on it, for a shell."""
+        cell = [
+            word for option in ("model", "gpu") if (name := getattr(self, option)) for word in (f"--{option}", name)
+        ]
+        words = ["check", str(self.config), *map(_shown, self.overrides), *cell, *(["--rehearse"] if rehearse else [])]
+        return inert(f"seatrial {shlex.join(words)}")
+
+
+def _shown(override: str) -> str:
+    """An override as it may be printed, which a log may keep: without a secret."""
+    key, _, value = override.partition("=")
+    return f"{key}={MASK}" if value and is_secret(key) else masked(override)
 
 
 def read(given: ConfigArguments, *, action: Action, engine: str | None = None, compiles: bool = False) -> Resolved:
@@ -71,11 +98,16 @@ def _step(resolved: Resolved, action: Action, engine: str | None, compiles: bool
 def read_valid(
     given: ConfigArguments, *, action: Action, engine: str | None = None, say: Say | None = None
 ) -> Resolved:
-    """The configuration, whose warnings are printed, or given to `say`. Raises InputError if it has errors."""
+    """The configuration, whose findings are counted in a line on stderr, or given to `say`; notes alone are not.
+
+    Raises InputError if it has errors.
+    """
     resolved = read(given, action=action, engine=engine)
     if has_errors(resolved.problems):
         raise InputError(resolved.problems)
-    warn(resolved.problems, say)
+    if any(problem.severity == "warning" for problem in resolved.problems):
+        line = f"{counted(resolved.problems)}: {given.check_command(rehearse=action == 'rehearse')}"
+        print(line, file=sys.stderr, flush=True) if say is None else say(line)
     return resolved
 
 

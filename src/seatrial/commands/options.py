@@ -50,19 +50,28 @@ class WithSeveral(click.Command):
         return super().parse_args(ctx, words)
 
 
-class _Folder(click.Path):
-    """The path of a folder; an empty text is not the current one."""
+class _Place(click.Path):
+    """The path of a file or a folder; an empty text is not the current folder."""
 
-    name = "directory"
+    def __init__(self, kind: str) -> None:
+        super().__init__(path_type=Path)
+        self.name = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
-            raise InputError.single("run-directory", "--out", "it names no folder", "name one, or omit --out")
+            path = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name if param else ""
+            code = "run-directory" if path == "--out" else "no-path"
+            raise InputError.single(
+                code,
+                path,
+                f"it names no {'folder' if self.name == 'directory' else 'file'}",
+                f"name one{', or omit it' * (path[:1] == '-')}",
+            )
         return super().convert(value, param, ctx)
 
 
-FILE = click.Path(path_type=Path)
-FOLDER = _Folder(path_type=Path)
+FILE = _Place("file")
+FOLDER = _Place("directory")
 POSIX = click.Path(path_type=PurePosixPath)
 
 
@@ -201,6 +210,7 @@ engine = option(
     callback=_engine,
     help="The trainer: native is Seatrial's own; maxtext and megatron are those of the container or the hosts.",
 )
+text = option("--text", is_flag=True, help="In a rehearsal: learn from real text, so that the loss falls visibly.")
 rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
 collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")
 

@@ -17,13 +17,13 @@ from seatrial.errors import InputError
 from seatrial.estimate.compiled import CPU, Compiled
 from seatrial.estimate.memory import OWN, decided
 from seatrial.plan import Plan, leaves, without_secrets
-from seatrial.report import compiled
+from seatrial.report import compiled, plan_summary
 from seatrial.report.expected import expected_lines
 from seatrial.spec import Resolved, RunSpec
 
 
-def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = None) -> str:
-    """Describes what `run` would start.
+def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = None, shows_all: bool = False) -> str:
+    """Describes what `run` would start: on one screen, or with `shows_all` value by value, command by command.
 
     Where this machine lacks what the run asks for, a note says so instead of the commands.
 
@@ -34,6 +34,9 @@ def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = No
     step = None if compile_for is None else _compiled(request, spec, plan, compile_for)
     if as_json:
         return json.dumps(made.as_dict() | ({} if step is None else {"compiled": step.as_dict()}), indent=1)
+    if not shows_all:
+        parts = [plan_summary.summary(spec, plan, made.missing, request.engine), *([step.text()] if step else [])]
+        return "\n\n".join([*parts, "All values with their origins, commands, files: add --all"])
     values = [
         (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
     ]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class RunRequest:
     """A run as it is asked for; `retries` counts further attempts after infrastructure failures.
 
-    `say` takes the lines of its progress in the place of the terminal.
+    `text`: a rehearsal learns from real text. `say` takes the lines of its progress in the place of the terminal.
     """
 
     config: ConfigArguments
@@ -49,6 +49,7 @@ class RunRequest:
     engine: str = "native"
     rehearse: bool = False
     collapse: bool = False
+    text: bool = False
     out: Path | None = None
     retries: int = 0
     deadlines: Deadlines | None = None
@@ -58,6 +59,9 @@ class RunRequest:
         if self.rehearse and self.collapse:
             why, fix = "a rehearsal shrinks the mesh as well", "give --rehearse or --collapse"
             raise InputError.single("two-ways", "--collapse", why, fix)
+        if self.text and not (self.rehearse and self.engine == "native"):
+            why, fix = "it is for rehearsals with Seatrial's own trainer", "add --rehearse, or omit it"
+            raise InputError.single("text", "--text", why, fix)
         if self.retries < 0:
             raise InputError.single("retries", "--retries", f"{self.retries} is no number of retries", "give 0 or more")
 
@@ -159,6 +163,7 @@ def plan_run(request: RunRequest, spec: RunSpec, run_dir: Path, *, site: Site | 
             has_data=has_data(spec),
             hosts=len(site.cluster.hosts) if site else None,
             fixed=engine.FIXED,
+            on_text=request.text,
         )
     return make_plan(
         PlanRequest(

@@ -6,11 +6,22 @@ from importlib.resources import files
 from pathlib import Path
 
 from seatrial import source
+from seatrial.console import row_width, table
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.dialects.table.written import save
 from seatrial.errors import InputError
 
 SUFFIXES = (".json", ".yaml", ".yml", ".sh")
+# CVS's own files, kept byte by byte: they say nothing of themselves.
+_CVS_FILES = {
+    "mi300x_distributed_llama3_1_70b": "CVS: MaxText, Llama 3.1 70B on several nodes of MI300X",
+    "mi300x_distributed_llama_3_1_405b": "CVS: MaxText, Llama 3.1 405B on several nodes of MI300X",
+    "mi300x_singlenode_llama3_1_70b": "CVS: MaxText, Llama 3.1 70B on one node of MI300X; `make demo` rehearses it",
+    "mi35x_megatron_llama_single": "CVS: Megatron-LM, Llama 3.1 8B and 70B on one node of MI350 or MI355",
+    "mi35x_singlenode_llama_3_1_70b": "CVS: MaxText, Llama 3.1 70B on one node of MI355X",
+    "mi3xx_megatron_llama_distributed": "CVS: Megatron-LM, Llama 3.1 8B and 70B on several nodes of MI300X or MI325X",
+    "mi3xx_megatron_llama_single": "CVS: Megatron-LM, Llama 3.1 8B and 70B on one node of MI300X or MI325X",
+}
 BESIDE = "_threshold"  # targets of the example whose name stands before it; it is copied along
 
 
@@ -28,22 +39,20 @@ def examples() -> dict[str, Path]:
 
 
 def list_examples() -> str:
-    """The examples' names, each with the folder it is from and its own description, if it has one."""
-    lines = ["Examples; `seatrial init NAME` copies one into this folder:", ""]
+    """The examples' names, each with the dialect's folder and a description of it."""
     known = examples()
-    width = max(map(len, known), default=0)
-    for name, path in known.items():
-        lines.append(f"  {name:{width}}  {path.parent.name:8}  {_about(path)}".rstrip())
-    return "\n".join(lines)
+    rows = [(name, path.parent.name, _about(path)) for name, path in known.items()]
+    title = "Examples; `seatrial init NAME` copies one into this folder:"
+    return f"{title}\n\n{table(rows, columns=row_width(), whole=(0, 1))}"
 
 
 def _about(path: Path) -> str:
-    """What an example says of itself: its `_comment`, or the first comment of a shell text."""
-    if path.suffix == ".sh":
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")
-    comment = source.read(path).root.members.get("_comment")
-    return comment.text if comment else ""
+    """The description of an example: its `_comment`, its first comment, or for CVS's own files, ours."""
+    comment = None if path.suffix == ".sh" else source.read(path).root.members.get("_comment")
+    if comment is not None:
+        return comment.text
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), _CVS_FILES.get(path.stem, ""))
 
 
 def copy_example(name: str, folder: Path) -> str:

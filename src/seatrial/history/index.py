@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import InputError
+from seatrial.errors import InputError, reason_of
 from seatrial.history.summary import COLUMNS, IndexRow, Value, is_run, stamp, summarise
 
 APPLICATION_ID = 0x53454154  # "SEAT": whose file it is
@@ -67,7 +67,7 @@ class Index:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise self._unusable(str(error)) from error
+                raise self._unusable(reason_of(error)) from error
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             self._database.row_factory = sqlite3.Row
             try:

@@ -15,12 +15,16 @@ from seatrial.errors import InputError
 from seatrial.history import history_page
 from seatrial.history.index import Index, default_path
 from seatrial.history.summary import STATES, IndexRow, Value, is_run
-from seatrial.runs.directory import short_path
+from seatrial.runs.directory import RUNS, short_path
 from seatrial.verdict import show
 
 ID_CHARACTERS = 8
 SHORTEST_ID = 4
 MAX_NAMED = 5
+FILTERS = ("model", "device", "outcome")
+MAKE_ONE = (
+    "Make one: `seatrial init tiny-text`, then `seatrial run tiny-text.json`. Other folders of runs: --root DIRECTORY"
+)
 
 
 def find_runs(
@@ -34,8 +38,9 @@ def find_runs(
 ) -> tuple[list[IndexRow], tuple[str, ...]]:
     """(the runs below a root, the newest first; those that are gone); the index is brought up to date before.
 
-    `model` and `device` are parts of their names. Raises InputError for a root that is not there, an outcome that does
-    not exist, and an index that cannot be used; `path` is that of the index, by default the user's own.
+    `model` and `device` are parts of their names. Raises InputError for a root that is not there (other than `runs`,
+    which the first run makes), an outcome that does not exist, and an index that cannot be used; `path` is that of
+    the index, by default the user's own.
     """
     wanted = _require_valid(root, outcome)
     with Index(path or default_path()) as index:
@@ -62,7 +67,7 @@ def list_runs(root: Path, *, output: str = "text", limit: int = 30, **wanted: An
     if output == "json":
         runs = [_plain(row) for row in shown]
         return json.dumps({"v": 1, "runs": runs, "total": len(rows), "gone": list(gone)}, indent=1)
-    notes = _notes(shown, len(rows), gone, root)
+    notes = _notes(shown, len(rows), gone, root, is_filtered=any(map(wanted.get, FILTERS)))
     if output == "html":
         return history_page.render(root, TITLES, [(row, run_id(row), row_cells(row)) for row in shown], notes)
     parts = [table([row_cells(row) for row in shown], head=TITLES, indent=0, columns=row_width())] if shown else []
@@ -75,7 +80,8 @@ def _require_valid(root: Path, outcome: str | None) -> str | None:
     if wanted is not None and wanted not in STATES:
         why, fix = f"there is no {outcome!r}", f"use one of: {', '.join(STATES)}"
         raise InputError.single("unknown-outcome", "--outcome", why, fix)
-    if not root.is_dir():
+    is_first_time = root == RUNS and not root.exists()  # nothing was run here yet, and nobody named a folder
+    if not root.is_dir() and not is_first_time:
         why = f"{root} is not a folder" if root.exists() else f"there is no folder {root}"
         raise InputError.single("no-root", "--root", why, "name the folder that holds the run directories")
     return wanted
@@ -140,8 +146,16 @@ def _plain(row: IndexRow) -> dict[str, Any]:
     }
 
 
-def _notes(shown: Sequence[IndexRow], total: int, gone: Sequence[str], root: Path) -> list[str]:
-    notes = [] if total else [f"no runs below {root} that fit"]
+def _where(root: Path) -> str:
+    return f"below {root}" if root.is_dir() else f"in {Path.cwd()}, where there is no folder {root}"
+
+
+def _notes(shown: Sequence[IndexRow], total: int, gone: Sequence[str], root: Path, *, is_filtered: bool) -> list[str]:
+    notes = (
+        []
+        if total
+        else [f"no runs below {root} that fit" if is_filtered else f"no runs {_where(root)} yet. {MAKE_ONE}"]
+    )
     if len(shown) < total:
         notes.append(f"{total - len(shown)} more: --limit 0 shows all")
     if gone:

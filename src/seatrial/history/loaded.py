@@ -15,7 +15,7 @@ from seatrial import events
 from seatrial import metrics as measuring
 from seatrial import spec as specs
 from seatrial import verdict as judging
-from seatrial.errors import InputError
+from seatrial.errors import InputError, reason_of
 from seatrial.metrics import Metrics
 from seatrial.recording import read_run
 from seatrial.report.figures import counted
@@ -64,14 +64,14 @@ def load_with_steps(run_dir: Path) -> tuple[LoadedRun, Sequence[Sequence[events.
         why = f"it has no {Path(error.filename).name}: it was not judged yet"
         raise InputError.single("not-judged", str(run_dir), why, fix) from error
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        why = f"its metrics or its verdict cannot be read: {_first_line(error)}"
+        why = f"its metrics or its verdict cannot be read: {reason_of(error)}"
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     try:
         record = read_run(run_dir)
         plan, given = documents.get("plan.json"), documents.spec_data()
         spec = specs.from_dict(given) if given else None
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        why = f"its events or its configuration cannot be read: {_first_line(error)}"
+        why = f"its events or its configuration cannot be read: {reason_of(error)}"
         raise InputError.single(
             "damaged-run", str(run_dir), why, "check its events-*.jsonl, spec.json and plan.json"
         ) from error
@@ -91,10 +91,6 @@ def load_with_steps(run_dir: Path) -> tuple[LoadedRun, Sequence[Sequence[events.
         steps=own.steps,
     )
     return run, own.attempts
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _steady(attempts: Sequence[Sequence[events.Step]], metrics: Metrics) -> Seconds:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
-from seatrial.console import Say, inert
+from seatrial.console import Say, inert, short_number
 from seatrial.engines import engine
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.follow import Following
+from seatrial.launch.live import Line, Live, clock, gauge
 from seatrial.launch.progress import Progress
 from seatrial.runs.mirror import NO_ROOM
 from seatrial.spec import RunSpec
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console
 
 LINES = 10  # without a terminal, about so many over the whole run
 WINDOW = 20  # steps behind the figures shown
-REFRESHES_PER_SECOND = 5
 QUIET_SECONDS = 20.0  # after which a silent host is reported
+TRAINING = "training"
+STARTING = re.compile(r"start-up: now ([a-z ]+)")  # as our trainer's first process names the phases of its start
 ROWS = 8  # of processes on a terminal; of more, those that are behind
 
 
@@ -101,27 +105,22 @@ class View:
         self._said_ending = False
         self._silent: list[str] = []
         self._is_uncopied = False
-        self._live: Any = None
+        self._live: Live | None = None
+        self._began = self._phase_began = time.monotonic()
+        self._phase = ""
 
     def __enter__(self) -> View:
-        from rich.live import Live
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        if self._to is None and self._console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn(),
-                console=self._console, expand=True,
-            )  # fmt: skip
-            self._task = self._bar.add_task("starting", total=self._planned)
-            self._live = Live(self._bar, console=self._console, refresh_per_second=REFRESHES_PER_SECOND)
-            self._live.start()
+        if self._to is None and self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = Live(self._console)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        live, self._live = self._live, None
+        if live is not None:
+            with suppress(OSError):  # the terminal has gone away
+                live.end(f"step {self._steps[-1].step + 1}/{self._planned}  {self._figures()}" if self._steps else "")
 
     def update(self, progress: Progress) -> None:
         """Takes in the new events and the launcher's progress, and shows them."""
@@ -133,7 +132,8 @@ class View:
         # Of a run without events, or whose events are not here, the agents know how far it is.
         by_agents = 0 if self._has_events and not progress.uncopied else _steps_done(progress.last_step)
         if self._live is not None:
-            self._show(progress, by_agents)
+            with suppress(OSError):  # a closed terminal is a signal, which is heeded elsewhere
+                self._live.draw(self._picture(progress, by_agents, self._live.size()[0]))
         elif ending and not self._said_ending:
             self._said_ending = True
             self.say(f"stopping: {ending.reason.replace('_', ' ')}")
@@ -141,22 +141,12 @@ class View:
             self._said_steps = by_agents
             self.say(f"step {by_agents}/{self._planned}")
 
-    def _show(self, progress: Progress, by_agents: int) -> None:
-        doing = "training" if self._steps or by_agents else "compiling" if progress.processes else "starting"
-        done = max(self._steps[-1].step + 1 if self._steps else 0, by_agents)
-        if progress.ending and progress.ending.reason != "completed":
-            doing = "stopping"
-        self._bar.update(self._task, completed=done, description=doing)
-        self._live.update(self._picture(progress))
-
     def _say_silent_hosts(self, progress: Progress) -> None:
         """Prints once which hosts are silent, and that they are back."""
         silent = [host for host, seconds in progress.silent.items() if seconds > QUIET_SECONDS]
         if silent != self._silent:
             self._silent = silent
-            more = f" and {len(silent) - ROWS:,} more" if len(silent) > ROWS else ""
-            hosts = ", ".join(silent[:ROWS]) + more
-            self.say(f"nothing is heard from {hosts}; waiting" if silent else "all hosts are heard again")
+            self.say(f"nothing is heard from {_named(silent)}; waiting" if silent else "all hosts are heard again")
 
     def _say_uncopied(self, progress: Progress) -> None:
         """Prints once that files of the hosts cannot be copied here, and that they are again."""
@@ -176,8 +166,6 @@ class View:
         if isinstance(event, events.RunStarted):
             self._started = event
             self._planned = min(self._planned, event.planned_steps or self._planned)  # epochs may be over sooner
-            if self._live is not None:
-                self._bar.update(self._task, total=self._planned)
             if self._live is None:
                 self.say(self._headline())
         elif isinstance(event, events.Step):
@@ -191,6 +179,9 @@ class View:
             self._to(inert(line))
             return
         with _full_disk_ignored():
+            if self._live is not None:
+                self._live.say(inert(line))
+                return
             self._console.print(inert(line), markup=False, soft_wrap=True)
 
     @property
@@ -205,7 +196,7 @@ class View:
         if started is None:
             return self._name
         return (
-            f"{self._name}: {_count(started.num_parameters or 0)} parameters on {started.num_devices} × "
+            f"{self._name}: {short_number(started.num_parameters or 0)} parameters on {started.num_devices} × "
             f"{inert(started.device_kind)} in {started.num_processes} "
             f"{'process' if started.num_processes == 1 else 'processes'}"
         )
@@ -218,23 +209,46 @@ class View:
             seconds = statistics.median(recent)
             if last.tokens:
                 parts.append(f"{last.tokens / seconds:,.0f} tokens/s")
-            left = round(seconds * (self._planned - last.step - 1))
-            parts += [f"{seconds:.3f} s/step", f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"]
+            parts += [f"{seconds:.3f} s/step", f"{clock(seconds * (self._planned - last.step - 1))} left"]
         return "  ".join(parts)
 
-    def _picture(self, progress: Progress) -> Group:
-        from rich.console import Group
-        from rich.text import Text
-
-        def line(text: str, style: str = "") -> Text:
-            return Text(text, style=style, overflow="ellipsis", no_wrap=True)
-
-        rows: list[Any] = [line(self._headline(), "bold"), self._bar]
+    def _picture(self, progress: Progress, by_agents: int, columns: int) -> list[Line]:
+        """The lines of the display: what is run, how far it is, its figures, and the state of its nodes."""
+        done = max(self._steps[-1].step + 1 if self._steps else 0, by_agents)
+        phase, now = _phase(progress, done), time.monotonic()
+        if phase != self._phase:
+            self._phase, self._phase_began = phase, now
+        lines: list[Line] = [(self._headline(), "bold")]
+        if done:
+            share, said = done / self._planned, "" if phase == TRAINING else f"{phase}  "
+            counted = f"{said}step {done:,}/{self._planned:,}  {share:4.0%}  {clock(now - self._began)}"
+            lines.append((f"{gauge(share, columns - len(counted) - 3)}  {counted}", "green"))
+        else:
+            lines.append((f"{phase}  {clock(now - self._phase_began)}", "cyan"))
         if self._steps:
-            rows.append(line(self._figures()))
+            lines.append((self._figures(), ""))
+        if progress.missing:
+            lines.append((f"no sign yet of {_named(progress.missing)}", "dim"))
         if len(progress.processes) > 1:
-            rows += [line(row, "dim") for row in _process_rows(progress)]
-        return Group(*rows)
+            lines += [(row, "dim") for row in _process_rows(progress)]
+        return lines
+
+
+def _phase(progress: Progress, done: int) -> str:
+    """What the run is doing; before its first step, as its first process says."""
+    if progress.ending and progress.ending.reason != "completed":
+        return f"stopping: {progress.ending.reason.replace('_', ' ')}"
+    if done:
+        return TRAINING
+    if not progress.processes:
+        return "starting"
+    said = STARTING.fullmatch(progress.processes[0][1]["last_line"])
+    return said[1] if said else "starting up"
+
+
+def _named(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - ROWS:,} more" if len(hosts) > ROWS else ""
+    return inert(", ".join(hosts[:ROWS]) + more)
 
 
 def _process_rows(progress: Progress) -> list[str]:
@@ -248,18 +262,12 @@ def _process_rows(progress: Progress) -> list[str]:
     rows = []
     for host, process in shown:
         state, steps = "suspended" if process["suspended"] else process["state"], _steps_done(process["last_step"])
-        rows.append(f"rank {process['rank']} on {host}: {state}{f', step {steps}' if steps else ''}")
+        silent = progress.silent.get(host, 0.0)
+        unheard = f", not heard for {silent:.0f} s" if silent > QUIET_SECONDS else ""
+        rows.append(f"rank {process['rank']} on {inert(host)}: {state}{f', step {steps}' if steps else ''}{unheard}")
     left = len(progress.processes) - len(shown)
     return [*rows, f"and {left:,} more"] if left else rows
 
 
 def _steps_done(last_step: int | None) -> int:
     return 0 if last_step is None else last_step + 1
-
-
-def _count(number: int) -> str:
-    """A large number as a person would say it: 405.9 B, 1.2 M, 3,152."""
-    for size, letter in ((10**9, "B"), (10**6, "M")):
-        if number >= size:
-            return f"{number / size:,.1f} {letter}"
-    return f"{number:,}"

@@ -77,8 +77,13 @@ def _block(group: list[Problem], paint: Paint, lines: _Lines) -> str:
 
 
 def _summary(problems: list[Problem]) -> str:
-    found = by_severity(problems)
-    return ", ".join(found if has_errors(problems) else ["OK: no errors", *found])
+    found = counted(problems)
+    return found if has_errors(problems) else ", ".join(["OK: no errors", *([found] if found else [])])
+
+
+def counted(problems: Iterable[Problem]) -> str:
+    """How many findings there are of each severity: "8 warnings, 10 notes"."""
+    return ", ".join(by_severity(problems))
 
 
 def has_errors(problems: Iterable[Problem]) -> bool:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import InputError
+from seatrial.errors import InputError, reason_of
 from seatrial.runs.files import read_object, write_json
 from seatrial.spec import RunSpec, from_dict
 
@@ -57,8 +57,10 @@ class Documents:
                 return from_dict(self["plan.json"]["spec"])
             return None if self["judged.json"]["against"] is None else from_dict(self["spec.json"]["spec"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            why, fix = f"no plan.json of a run can be read there ({reason})", "name the directory that a run printed"
+            why, fix = (
+                f"no plan.json of a run can be read there ({reason_of(error)})",
+                "name the directory that a run printed",
+            )
             raise InputError.single("no-run", str(self.directory), why, fix) from error
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import InputError, Problem
+from seatrial.errors import InputError, Problem, reason_of
 from seatrial.runs.directory import short_path
 from seatrial.runs.files import read_object, read_text, write_json
 from seatrial.runs.mirror import PLACES
@@ -30,10 +30,11 @@ def read_status(run_dir: Path) -> dict[str, Any]:
     try:
         return read_object(run_dir / STATUS_FILE)
     except (FileNotFoundError, NotADirectoryError) as error:
-        why = f"no run was started there ({type(error).__name__})"
+        there = "there is no such folder" if not run_dir.exists() else f"it has no {STATUS_FILE}"
+        why = f"no run was started there: {'this is a file' if run_dir.is_file() else there}"
         raise InputError.single("no-run", str(run_dir), why, fix) from error
     except (OSError, ValueError) as error:
-        why = f"its {STATUS_FILE} cannot be read ({error})"
+        why = f"its {STATUS_FILE} cannot be read ({reason_of(error)})"
         raise InputError.single("no-run", str(run_dir), why, fix) from error
 
 

@@ -2,7 +2,8 @@
 
 What makes a configuration work or fail stays: which mesh axes are split and which of them cross processes, strategy,
 precision, recomputation, scan, attention, schedule, data path, objective, checkpointing, accumulation, grouped queries,
-position scaling. What only costs time and memory shrinks by the rules below, and nothing ever grows. Every difference
+position scaling. What only costs time and memory shrinks by the rules below, and nothing ever grows but, on
+request, the learning rate. Every difference
 between the two specs is a `Change` with its reason.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seatrial.errors import InputError
 from seatrial.spec import AXES, Batch, Data, Evaluation, MeshShape, ModelSpec, Optimizer, RunSpec, Topology, flatten
 
 # Measured on two cores: a step of 16 virtual devices in two processes takes 2.5 s of CPU time, most of it in sockets,
@@ -33,6 +35,10 @@ SEQUENCE_LENGTH = 128
 MICRO_BATCH_SIZE = 2
 ACCUMULATION_STEPS = 2
 EVALUATION_BATCHES = 2
+
+TEXT = ("stdlib:*.py",)
+VALIDATION_TEXT = ("stdlib:json/*.py",)
+LEARNING_RATE = 3e-3  # a large model's would change so small a one hardly at all in MAX_STEPS
 
 # Spec path, or a parent of it → the rule that changes it.
 RULES: dict[str, str] = {
@@ -74,6 +80,11 @@ RULES: dict[str, str] = {
     "checkpoint.resume_required": "begins with random weights: there is no checkpoint of a smaller model",
     "checkpoint.resume_from": "begins with random weights: a smaller model fits no checkpoint",
 }
+# With real text.
+TEXT_RULES = {
+    "data": "Python's standard library, a byte a token: text of which something can be learnt, on every machine",
+    "optimizer.learning_rate": f"at least {LEARNING_RATE:g}, as suits the small model, so that the loss falls visibly",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +121,22 @@ def rehearse(
     has_data: bool = True,
     hosts: int | None = None,
     fixed: Sequence[tuple[str, str]] = (),
+    on_text: bool = False,
 ) -> Rehearsal:
     """The rehearsal of a spec on a machine with so many cores and so much memory, and with its data or without.
 
     With `hosts`, each of at most so many processes has a host of its own; without, all are on this machine. What is
     `fixed`, (part, field) of the spec, stays as it is: the program that trains has no other.
 
+    `on_text`: learns from real text, at a learning rate of its own, so that the loss shows that it learns. Raises
+    InputError where the objective needs other data.
+
     An axis that is split stays split whatever the limits are, so a mesh of many split axes may need more than
     MAX_DEVICES devices or MAX_PROCESSES processes: two of each.
     """
+    asked = spec
+    if on_text:
+        spec, has_data = _on_text(spec), True
     slow = _fit(spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).sizes, hosts or MAX_PROCESSES)
     devices = min(MAX_DEVICES, DEVICES_PER_CORE * cores, memory_bytes // DEVICE_BYTES)
     fast = _fit(
@@ -128,6 +146,7 @@ def rehearse(
     steps = min(spec.step_limit, MAX_STEPS)
     ratio = steps / spec.steps if spec.steps else 1.0
     batch = _batch(spec, mesh)
+    has_end = has_data and not on_text and spec.data.kind != "synthetic"
     small = dataclasses.replace(
         spec,
         steps=steps,
@@ -143,7 +162,7 @@ def rehearse(
         batch=batch,
         optimizer=_schedule(spec.optimizer, ratio),
         data=spec.data if has_data else _random_data(spec.data),
-        evaluation=_evaluation(spec.evaluation, steps, ratio, has_end=has_data and spec.data.kind != "synthetic"),
+        evaluation=_evaluation(spec.evaluation, steps, ratio, has_end=has_end),
         checkpoint=dataclasses.replace(
             spec.checkpoint,
             interval_steps=_scaled(spec.checkpoint.interval_steps, ratio),
@@ -155,7 +174,7 @@ def rehearse(
     for part, name in fixed:
         whole, kept = getattr(small, part), getattr(getattr(spec, part), name)
         small = dataclasses.replace(small, **{part: dataclasses.replace(whole, **{name: kept})})
-    return Rehearsal(spec=small, changes=tuple(differences(spec, small, RULES)))
+    return Rehearsal(spec=small, changes=tuple(differences(asked, small, RULES | (TEXT_RULES if on_text else {}))))
 
 
 def _smaller(size: int) -> int:
@@ -232,6 +251,19 @@ def _vocabulary(data: Data, has_data: bool) -> int | None:
     """How many words are enough; None: whatever made the data may have used them all."""
     made_elsewhere = data.kind in ("megatron", "arrow") or data.tokenizer != "byte"
     return None if has_data and data.kind != "synthetic" and made_elsewhere else VOCAB_SIZE
+
+
+def _on_text(spec: RunSpec) -> RunSpec:
+    """The spec with real text, and a learning rate at which a small model learns from it."""
+    if spec.objective.kind != "pretraining":
+        why, fix = f"{spec.objective.kind} learns from prompts and answers, not from text", "omit it"
+        raise InputError.single("text", "--text", why, fix)
+    evaluates = spec.evaluation.interval_steps or spec.evaluation.interval_fraction
+    text = dataclasses.replace(
+        _random_data(spec.data), kind="text", paths=TEXT, validation_paths=VALIDATION_TEXT if evaluates else ()
+    )
+    optimizer = dataclasses.replace(spec.optimizer, learning_rate=max(spec.optimizer.learning_rate, LEARNING_RATE))
+    return dataclasses.replace(spec, data=text, optimizer=optimizer)
 
 
 def _random_data(data: Data) -> Data:

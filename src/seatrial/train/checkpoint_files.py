@@ -42,7 +42,7 @@ def find(path: Path) -> list[Path]:
     Raises ValueError where there are none.
     """
     if not path.is_dir():
-        raise ValueError(f"{path} is not a folder, so it holds no checkpoint")
+        raise ValueError(f"{path} is not a folder, so it holds no checkpoint: name the directory that a run printed")
     if (path / STATE).is_dir():
         return [path]
     found = step_folders(path) or step_folders(path / FOLDER)

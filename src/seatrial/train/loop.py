@@ -29,7 +29,7 @@ from seatrial.train.goodput import measure_goodput
 from seatrial.train.mesh import make_mesh
 from seatrial.train.metrics_log import Journal, Profile
 from seatrial.train.signals import VOTES, Requests, compile_step, vote
-from seatrial.train.startup import Phases, Place, connect, started, use_compile_cache
+from seatrial.train.startup import Phases, Place, connect, now, started, use_compile_cache
 from seatrial.train.step import Batch, State
 from seatrial.train.trainer import Trainer, make_trainer
 
@@ -91,6 +91,7 @@ class Loop:
     waited: float = 0.0  # for the batch of the next step, while no step ran
 
     def compile(self) -> None:
+        self.journal.say(now("compiling the step"))
         self.program = compile_step(self.trainer, self.state, self.batch)
         self.evaluator = self.evaluator and self.evaluator.compiled(self.state["params"], self.batch)
         self.phases.ended("compile")
@@ -259,11 +260,13 @@ def _prepare(spec: RunSpec, place: Place, out: Path, journal: Journal, phases: P
     """Everything that the first step needs, but for its program. Raises ValueError where the spec cannot be served."""
     mesh = make_mesh(spec)
     phases.ended("connect")
+    journal.say(now("reading the data"))
     sources = make_sources(spec)
     spec = _with_epochs(spec, sources.train.num_examples)
     trainer, steps = make_trainer(spec, mesh), _num_steps(spec, sources.train.num_examples)
     evaluator = make_evaluator(spec, trainer, sources)
     phases.ended("data")
+    journal.say(now("making the model"))
     checkpoints = Checkpoints(spec, out, trainer, emit=journal.write, say=journal.say)
     restored = checkpoints.restore()
     phases.ended("restore")

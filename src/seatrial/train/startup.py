@@ -55,6 +55,11 @@ class Phases:
         return f"start-up: {sum(self.seconds.values()):.1f} s = {each}"
 
 
+def now(doing: str) -> str:
+    """The line that names the phase which begins; the live display shows it."""
+    return f"start-up: now {doing}"
+
+
 def connect(spec: RunSpec, place: Place) -> None:
     """Sets up devices and joins the other processes; must come before JAX is first used."""
     if place.cpu_devices is not None:

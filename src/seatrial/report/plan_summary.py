@@ -1,0 +1,83 @@
+"""A planned run on one screen: model, mesh, batch, memory, expected speed, targets, and what would be started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from seatrial.console import inert, plural, short_number, table
+from seatrial.engines import engine as engine_called
+from seatrial.estimate.flops import num_parameters
+from seatrial.plan import Plan
+from seatrial.report.expected import expected_lines
+from seatrial.spec import AXES, METRICS, Expectation, RunSpec
+from seatrial.verdict import show
+
+NAMED_HOSTS = 4
+
+
+def summary(asked: RunSpec, plan: Plan | None, missing: str, engine: str) -> str:
+    """The planned run in a few rows; `missing` says why there is no plan."""
+    rows = [*_asked(asked, engine), *(_started(plan) if plan else [("starts", f"nothing: {missing}")])]
+    return f"{inert(asked.name)}\n\n{table(rows, whole=(0,))}"
+
+
+def _asked(spec: RunSpec, engine: str) -> Iterator[tuple[str, str]]:
+    """What the configuration asks for, and the estimates of it."""
+    model, batch = spec.model, spec.batch
+    parameters = short_number(num_parameters(model))
+    yield (
+        "model",
+        f"{model.name}: {parameters} parameters in {plural(model.num_layers, 'layer')} of {model.hidden_dim:,}",
+    )
+    where = f"{plural(spec.topology.num_nodes, 'node')} × {plural(spec.topology.devices_per_node, 'device')}"
+    yield "mesh", f"{_mesh(spec)}; {where} ({spec.topology.device or 'of any kind'})"
+    accumulation = f" in {spec.accumulation_steps} micro batches" if spec.accumulation_steps > 1 else ""
+    yield (
+        "batch",
+        (
+            f"{batch.global_batch_size:,} sequences of {batch.sequence_length:,}{accumulation}: "
+            f"{spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps"
+        ),
+    )
+    quantized = f", {spec.precision.quantization}" if spec.precision.quantization else ""
+    yield "precision", f"{spec.precision.compute_dtype}{quantized}, weights in {spec.precision.params_dtype}"
+    yield "data", f"{spec.data.kind}, for {spec.objective.kind}"
+    for name, value, why in expected_lines(spec, engine):
+        yield name, f"{value}; {why.partition(';')[0]}" if why else value
+    if spec.expectations:
+        yield "targets", ", ".join(_target(each) for each in spec.expectations)
+
+
+def _target(expectation: Expectation) -> str:
+    kind = METRICS[expectation.metric]
+    return f"{kind.title} {show(expectation.value, kind.unit)}"
+
+
+def _mesh(spec: RunSpec) -> str:
+    split = [f"{axis} {spec.mesh[axis]}" for axis in AXES if spec.mesh[axis] > 1]
+    return " × ".join(split) or "nothing is split"
+
+
+def _where(plan: Plan) -> str:
+    hosts = [host.name for host in plan.hosts]
+    if plan.on == "local":
+        return "on this machine"
+    if plan.on == "slurm":  # which allots them
+        return f"as a Slurm job on {plural(len(hosts), 'node')}"
+    more = f" and {len(hosts) - NAMED_HOSTS:,} more" if len(hosts) > NAMED_HOSTS else ""
+    return f"by SSH on {', '.join(hosts[:NAMED_HOSTS])}{more}"
+
+
+def _started(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What would run: a rehearsal's changes in short, and the processes."""
+    if plan.rehearsal:
+        spec, changed = plan.spec, {change.path.partition(".")[0] for change in plan.rehearsal.changes}
+        kind = "collapsed" if plan.rehearsal.collapsed else "rehearsal"
+        size = f"{short_number(num_parameters(spec.model))} parameters, {_mesh(spec)}"
+        length = f"{spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps"
+        values = f"{plural(len(plan.rehearsal.changes), 'value')} changed, of {', '.join(sorted(changed))}"
+        yield kind, f"{size}, {length}; {values}"
+    processes = plural(len(plan.processes), "process")
+    yield "starts", f"{processes} of {engine_called(plan.engine).TITLE} {_where(plan)}"
+    for note in plan.notes:
+        yield "note", note
