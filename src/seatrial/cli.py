@@ -162,7 +162,9 @@ def schema(name: str) -> None:
 @options.collapse
 @option("--preflight/--no-preflight", default=True, help="Check the hosts first, if they are reached by SSH.")
 @option("--retries", type=click.IntRange(0, 100), default=0, help="Retries after infrastructure failures.")
-@option("--metrics-port", metavar="[HOST:]PORT", help="Serve live figures to Prometheus; HOST: not only to this machine.")
+@option(
+    "--metrics-port", metavar="[HOST:]PORT", help="Serve live figures to Prometheus; HOST: not only to this machine."
+)
 @options.out
 def run(given: ConfigArguments, where: Where, preflight: bool, **how: Any) -> None:
     """Run a configuration, live, and exit with its verdict."""
@@ -358,7 +360,9 @@ def publish(run_dirs: tuple[Path, ...], target: str | None, grafana: bool, **to:
         click.echo(dashboard(), nl=False)
         return
     if not run_dirs or target is None:
-        path, fix = ("--to", f"one of: {', '.join(TARGETS)}") if run_dirs else ("RUN_DIR", "name the directory of a run")
+        path, fix = (
+            ("--to", f"one of: {', '.join(TARGETS)}") if run_dirs else ("RUN_DIR", "name the directory of a run")
+        )
         raise InputError.single("missing", path, "nothing says " + ("where to" if run_dirs else "what to publish"), fix)
     click.echo(publish_runs(run_dirs, target, Destination(**to)))
 

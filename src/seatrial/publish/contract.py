@@ -24,7 +24,6 @@ from seatrial import verdict as judging
 from seatrial.report import html
 from seatrial.report.gather import RunReport
 
-
 Parameter = str | int | float | bool
 
 

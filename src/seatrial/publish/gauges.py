@@ -92,11 +92,19 @@ class Gauges:
 
 
 def families(samples: Iterable[Sample]) -> list[Any]:
-    """The samples as prometheus_client's families, in the order of GAUGES."""
+    """The samples as prometheus_client's families, in the order of GAUGES; of one series, the first counts.
+
+    Prometheus would refuse all that stands beside a series that is there twice.
+    """
     from prometheus_client.core import GaugeMetricFamily
 
     found: dict[str, Any] = {}
+    seen: set[tuple[str, ...]] = set()
     for name, labels, value in samples:
+        series = (name, *labels.values())
+        if series in seen:
+            continue
+        seen.add(series)
         if name not in found:
             found[name] = GaugeMetricFamily(name, GAUGES[name], labels=list(labels))
         found[name].add_metric(list(labels.values()), value)

@@ -42,7 +42,10 @@ T = TypeVar("T")
 def publish(publications: Sequence[Publication], to: Destination) -> str:
     url = to.url or os.environ.get("MLFLOW_TRACKING_URI")
     if not url:
-        why, fix = "nothing says where the tracking server is", "give --url http://HOST:PORT, or set MLFLOW_TRACKING_URI"
+        why, fix = (
+            "nothing says where the tracking server is",
+            "give --url http://HOST:PORT, or set MLFLOW_TRACKING_URI",
+        )
         raise InputError.single("no-destination", "--url", why, fix)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -55,7 +58,9 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
         said = [f"{one.title}: {_publish(client, experiment, one)} in {url}" for one in publications]
     except (MlflowException, OSError, ValueError) as error:  # requests' errors are OSErrors
         why = inert(_reason(error))[:300]
-        raise LaunchError(f"MLflow at {inert(url)} did not take it: {why}; check --url and that server's log") from error
+        raise LaunchError(
+            f"MLflow at {inert(url)} did not take it: {why}; check --url and that server's log"
+        ) from error
     return "\n".join(said)
 
 

@@ -13,6 +13,7 @@ from seatrial.publish.contract import Destination, Publication
 from seatrial.publish.gauges import of_a_judged, text
 from seatrial.runs.files import write_text
 
+
 def publish(publications: Sequence[Publication], to: Destination) -> str:
     times = Counter(one.title for one in publications)
     names = [one.title if times[one.title] == 1 else f"{one.title} ({one.id[:4]})" for one in publications]
@@ -23,4 +24,3 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
         return found.removesuffix("\n")
     write_text(to.out, found)
     return f"metrics: {to.out}"
-

@@ -87,7 +87,7 @@ def as_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _tags(report: RunReport, metrics: Metrics, verdict: Verdict) -> dict[str, str]:
@@ -121,9 +121,7 @@ def _id_of(report: RunReport, run_dir: Path) -> str:
 
     The clock of a log may only know seconds, in which several runs of a configuration can start.
     """
-    first = [
-        [step.step, step.seconds, step.loss] for attempt in report.attempts[:1] for step in attempt[:FIRST_STEPS]
-    ]
+    first = [[step.step, step.seconds, step.loss] for attempt in report.attempts[:1] for step in attempt[:FIRST_STEPS]]
     facts = json.dumps(encode([report.name, report.started_at or _launched_at(run_dir), first]))
     return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:ID_CHARACTERS]
 

@@ -49,7 +49,9 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
 def _written(folder: Path, run_id: str) -> list[Path]:
     """What earlier publishing offline has left of the run."""
     named = ((path, _OFFLINE.fullmatch(path.name)) for path in folder.glob("wandb/offline-run-*"))
-    return [path for path, match in named if match and match["id"] == run_id and path.is_dir() and not path.is_symlink()]
+    return [
+        path for path, match in named if match and match["id"] == run_id and path.is_dir() and not path.is_symlink()
+    ]
 
 
 def _publish(wandb: Any, one: Publication, project: str, folder: Path) -> str:
