@@ -74,7 +74,10 @@ def published(run_dir: Path) -> Publication:
 def python(program: str, *arguments: str | Path) -> str:
     """The output of a Python program in a process of its own, whose warnings are nobody's."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, *map(str, arguments)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore", "-c", program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

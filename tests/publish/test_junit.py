@@ -102,9 +102,9 @@ def test_several_runs_are_one_valid_file(tmp_path: Path) -> None:
         properties = {each.attrib["name"]: each.attrib["value"] for each in listed}
         assert properties["run_id"] == one.id
         assert properties["outcome"] == one.tags["outcome"]
-        assert {name: json.loads(properties[name]) for name, value in one.parameters.items() if not isinstance(value, str)} == {
-            name: value for name, value in one.parameters.items() if not isinstance(value, str)
-        }
+        assert {
+            name: json.loads(properties[name]) for name, value in one.parameters.items() if not isinstance(value, str)
+        } == {name: value for name, value in one.parameters.items() if not isinstance(value, str)}
 
 
 @settings(max_examples=60)

@@ -63,7 +63,7 @@ def following(seen: list[Progress]) -> Following:
 
 def test_figures_are_those_of_the_report(tmp_path: Path, serving: tuple[live.LiveRun, str]) -> None:
     run, url = serving
-    run_dir = run_directory.write(tmp_path / "run=\"1\",x", run_directory.sound, rehearsing=False)
+    run_dir = run_directory.write(tmp_path / 'run="1",x', run_directory.sound, rehearsing=False)
     spec, seen = run_directory.asked_for(), list[Progress]()
     whole = (run_dir / "events-0.jsonl").read_text().splitlines(keepends=True)
     (run_dir / "events-0.jsonl").write_text("".join(whole[:13]))  # the start, and 12 of 30 steps

@@ -49,7 +49,9 @@ def test_scalars_and_texts_are_there_once(tmp_path: Path, number: int) -> None:
     names = {name for point in one.points for name in point.values}
     assert set(found["scalars"]) == names | {f"run/{name}" for name in one.figures}
     for name in names:
-        wanted = [(point.step, point.at, np.float32(point.values[name])) for point in one.points if name in point.values]
+        wanted = [
+            (point.step, point.at, np.float32(point.values[name])) for point in one.points if name in point.values
+        ]
         for scalar, (step, at, value) in zip(found["scalars"][name], wanted, strict=True):
             assert (scalar[0], scalar[1]) == (step, pytest.approx(at, abs=1e-3))
             assert np.array_equal(np.float32(scalar[2]), value, equal_nan=True)

@@ -14,12 +14,13 @@ from tests.helpers import publishing
 
 pytestmark = pytest.mark.slow
 
-# argv: a .wandb file. It has 7 bytes of its own, then records as in LevelDB's log: blocks of 32 KiB, in which each piece
-# has CRC-32 (4 bytes), length (2), and kind (1: whole, 2: first, 3: middle, 4: last). The records are W&B's messages.
+# argv: a .wandb file. It has 7 bytes of its own, then records as in LevelDB's log: blocks of 32 KiB, in which each
+# piece has CRC-32 (4 bytes), length (2), kind (1: whole, 2: first, 3: middle, 4: last). They hold W&B's messages.
 READER = """
 import json, struct, sys
 from wandb.proto.wandb_internal_pb2 import Record
-data, place, record, out = open(sys.argv[1], "rb").read(), 7, b"", {"config": {}, "history": [], "summary": {}, "files": []}
+data, place, record = open(sys.argv[1], "rb").read(), 7, b""
+out = {"config": {}, "history": [], "summary": {}, "files": []}
 assert data[:4] == b":W&B"
 while place < len(data):
     left = 32768 - place % 32768

@@ -1,7 +1,7 @@
 """The figures of a run for Prometheus: names and meanings, the same of a run that goes on and of one that is over.
 
-All are gauges, so that node exporter's textfile collector, which reads the older text format, takes the OpenMetrics text
-as it is. Every series has the labels run (name of the run directory), model and device.
+All are gauges, so that node exporter's textfile collector, which reads the older text format, takes the text in
+OpenMetrics as it is. Every series has the labels run (name of the run directory), model and device.
 """
 
 from __future__ import annotations
@@ -118,4 +118,5 @@ def text(samples: Iterable[Sample]) -> str:
 
     registry, kept = CollectorRegistry(), list(samples)
     registry.register(Gauges(lambda: kept))
-    return generate_latest(registry).decode()
+    written: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    return written.decode()

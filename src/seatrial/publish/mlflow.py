@@ -47,6 +47,7 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
             "give --url http://HOST:PORT, or set MLFLOW_TRACKING_URI",
         )
         raise InputError.single("no-destination", "--url", why, fix)
+    shown = inert(re.sub(r"//[^/@]*@", "//", url))  # it may hold a password
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -55,12 +56,10 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
     try:
         client = MlflowClient(tracking_uri=url)
         experiment = _experiment(client, to.project or PROJECT)
-        said = [f"{one.title}: {_publish(client, experiment, one)} in {url}" for one in publications]
+        said = [f"{one.title}: {_publish(client, experiment, one)} in {shown}" for one in publications]
     except (MlflowException, OSError, ValueError) as error:  # requests' errors are OSErrors
         why = inert(_reason(error))[:300]
-        raise LaunchError(
-            f"MLflow at {inert(url)} did not take it: {why}; check --url and that server's log"
-        ) from error
+        raise LaunchError(f"MLflow at {shown} did not take it: {why}; check --url and that server's log") from error
     return "\n".join(said)
 
 

@@ -91,7 +91,7 @@ def as_float(value: float) -> float:
 
 
 def _tags(report: RunReport, metrics: Metrics, verdict: Verdict) -> dict[str, str]:
-    tags = {
+    tags: dict[str, str] = {
         "outcome": verdict.outcome,
         "exit_code": str(verdict.exit_code),
         "headline": verdict.headline,

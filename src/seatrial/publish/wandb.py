@@ -7,6 +7,7 @@ place of an earlier one of the same id.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -69,7 +70,7 @@ def _publish(wandb: Any, one: Publication, project: str, folder: Path) -> str:
         for step, values in sorted(_by_step(one).items()):
             if step >= first:
                 run.log(values, step=step)
-        run.summary.update({f"run/{name}": value for name, value in one.figures.items()} | _checks(one))
+        run.summary.update({f"run/{name}": _number(value) for name, value in one.figures.items()} | _checks(one))
         with tempfile.TemporaryDirectory() as files:
             report = wandb.Artifact(f"report-{one.id}", type="report", metadata={"outcome": one.tags["outcome"]})
             for name, text in one.artefacts().items():
@@ -86,6 +87,11 @@ def _by_step(one: Publication) -> dict[int, dict[str, float]]:
     for point in one.points:
         found.setdefault(point.step, {"_timestamp": point.at}).update(point.values)
     return found
+
+
+def _number(value: float) -> float | str:
+    """A figure for the summary, which drops what is not finite, but takes W&B's words for it."""
+    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _checks(one: Publication) -> dict[str, str]:
