@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
+import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from seatrial import publish as publishing_room
 from seatrial.publish import TARGETS
+from seatrial.publish.gauges import GAUGES
 from tests.helpers import publishing, run_directory, tiny_runs
 from tests.helpers.command_line import seatrial
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("arguments", "words"),
     [
         ("", "RUN_DIR"),
-        ("run", "one of: mlflow, wandb, tensorboard, prometheus, junit, csv, parquet"),
+        ("run", f"one of: {', '.join(TARGETS)}"),
         ("run --to jenkins", "there is no 'jenkins'"),
         ("run --to csv", "--out FOLDER"),
         ("run --to tensorboard", "--out FOLDER"),
@@ -63,10 +69,23 @@ def test_a_package_that_is_missing_is_named(
     assert not (tmp_path / "out").exists()
 
 
-def test_every_extra_is_one_of_the_package(run_dir: Path) -> None:
-    import tomllib
+def test_help_and_reference_name_every_target(tmp_path: Path) -> None:
+    text = seatrial("publish", "--help", cwd=tmp_path).stdout
+    (line,) = re.findall(r"--to TARGET +(.*?)\.\s", text, re.DOTALL)
+    assert re.split(r", | or ", " ".join(line.split())) == list(TARGETS)
+    page = (ROOT / "docs" / "reference" / "publish.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:4]] for line in page.splitlines() if line.startswith("| `")]
+    named = {name: (sorted(re.findall(r"--(\w+)", options)), extra) for name, options, extra in rows}
+    assert named == {name: (sorted(target.takes), target.extra) for name, target in TARGETS.items()}
 
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+def test_the_reference_names_every_gauge() -> None:
+    page = (ROOT / "docs" / "reference" / "publish.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(seatrial_\w+)` \|", page, re.MULTILINE) == list(GAUGES)
+
+
+def test_every_extra_is_one_of_the_package(run_dir: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     named = {target.extra for target in TARGETS.values() if target.extra}
     assert named <= set(extras)
@@ -86,8 +105,6 @@ def test_what_was_not_judged_is_judged_first(run_dir: Path, tmp_path: Path) -> N
 def test_a_run_that_goes_on_is_not_published(tmp_path: Path) -> None:
     going = run_directory.write(tmp_path / "going")
     status = {"v": 1, "run": "x", "state": "running", "heartbeat": 1e18, "last_step": 3}
-    import time
-
     (going / "status.json").write_text(json.dumps(status | {"heartbeat": time.time()}))
     done = seatrial("publish", going, "--to", "junit", cwd=tmp_path)
     assert done.returncode == 2

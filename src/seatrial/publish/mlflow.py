@@ -42,12 +42,10 @@ T = TypeVar("T")
 def publish(publications: Sequence[Publication], to: Destination) -> str:
     url = to.url or os.environ.get("MLFLOW_TRACKING_URI")
     if not url:
-        why, fix = (
-            "nothing says where the tracking server is",
-            "give --url http://HOST:PORT, or set MLFLOW_TRACKING_URI",
-        )
+        why = "nothing says where the tracking server is"
+        fix = "give --url http://HOST:PORT, or set MLFLOW_TRACKING_URI"
         raise InputError.single("no-destination", "--url", why, fix)
-    shown = inert(re.sub(r"//[^/@]*@", "//", url))  # it may hold a password
+    shown = _without_password(url)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -58,9 +56,13 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
         experiment = _experiment(client, to.project or PROJECT)
         said = [f"{one.title}: {_publish(client, experiment, one)} in {shown}" for one in publications]
     except (MlflowException, OSError, ValueError) as error:  # requests' errors are OSErrors
-        why = inert(_reason(error))[:300]
+        why = _without_password(_reason(error))[:300]
         raise LaunchError(f"MLflow at {shown} did not take it: {why}; check --url and that server's log") from error
     return "\n".join(said)
+
+
+def _without_password(text: str) -> str:
+    return inert(re.sub(r"//[^/@\s]*@", "//", text))
 
 
 def _reason(error: BaseException) -> str:
