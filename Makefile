@@ -34,7 +34,7 @@ test: $(INSTALLED)test ## Run the tests, except the slow ones, and print their c
 	  sed -n '2,3p;$$p' $(COVERAGE).txt; echo "By file: $(COVERAGE).txt"; \
 	  [ $$status -ne 2 ] || echo "The coverage is below fail-under in pyproject.toml."; exit $$status
 
-test-slow: $(INSTALLED)test ## Run the slow tests.
+test-slow: $(INSTALLED)test $(INSTALLED)test-publish ## Run the slow tests.
 	$(BIN)/python -m pytest -m slow $(PARALLEL) || [ $$? -eq 5 ]  # 5: no test is marked slow
 
 # The plugin stands apart: every process that finds it beside jax would load its 380 MB.

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "src" / "seatrial"
 ORDER = (
     "errors", "source", "spec", "records", "xla_flags", "estimate", "cluster", "command", "console", "capture", "node",
     "check", "dialects", "engines", "shrink", "plan", "parallel", "runs", "events", "recording", "logs", "metrics",
-    "verdict", "launch", "report", "history", "contracts", "commands", "api", "cli", "__main__",
+    "verdict", "launch", "report", "history", "contracts", "publish", "commands", "api", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"errors", "spec", "records", "estimate", "xla_flags", "runs", "events", "train"}
 

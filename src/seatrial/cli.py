@@ -167,6 +167,9 @@ def schema(name: str) -> None:
 @options.collapse
 @option("--preflight/--no-preflight", default=True, help="Check the hosts first, if they are reached by SSH.")
 @option("--retries", type=click.IntRange(0, 100), default=0, help="Retries after infrastructure failures.")
+@option(
+    "--metrics-port", metavar="[HOST:]PORT", help="Serve live figures to Prometheus; HOST: not only to this machine."
+)
 @options.out
 def run(given: ConfigArguments, where: Where, preflight: bool, **how: Any) -> None:
     """Run a configuration, live, and exit with its verdict."""
@@ -340,6 +343,33 @@ def report(run_dirs: tuple[Path, ...], output: str, **shown: float | None) -> No
     for run_dir in run_dirs:
         warn(require_over(run_dir))
     click.echo(report_run(run_dirs[0], output, **shown) if len(run_dirs) == 1 else report_scaling(run_dirs, output))
+
+
+@app.command()
+@argument("run_dirs", type=FILE, nargs=-1, metavar="RUN_DIR...", help="The directories that runs printed.")
+@option("--to", "target", metavar="TARGET", help="mlflow, wandb, tensorboard, prometheus, junit, csv or parquet.")
+@option("--out", type=FILE, metavar="PATH", help="The file or folder; without it, a single file is printed.")
+@option("--url", metavar="URL", help="MLflow's tracking server (default: MLFLOW_TRACKING_URI).")
+@option("--project", metavar="NAME", help="Project of W&B, experiment of MLflow (default: seatrial).")
+@option("--grafana", is_flag=True, help="Print a Grafana dashboard over what prometheus and --metrics-port give.")
+def publish(run_dirs: tuple[Path, ...], target: str | None, grafana: bool, **to: Any) -> None:
+    """Publish judged runs to trackers, dashboards, CI servers.
+
+    Parameters with secrets masked, figures of each step, checks, report, outcome. A run that is published again is
+    there once.
+    """
+    from seatrial.commands.publish import dashboard, publish_runs
+    from seatrial.publish import TARGETS, Destination
+
+    if grafana:
+        click.echo(dashboard(), nl=False)
+        return
+    if not run_dirs or target is None:
+        path, fix = (
+            ("--to", f"one of: {', '.join(TARGETS)}") if run_dirs else ("RUN_DIR", "name the directory of a run")
+        )
+        raise InputError.single("missing", path, "nothing says " + ("where to" if run_dirs else "what to publish"), fix)
+    click.echo(publish_runs(run_dirs, target, Destination(**to)))
 
 
 @app.command()

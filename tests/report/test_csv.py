@@ -94,7 +94,18 @@ def test_no_text_is_a_formula(raw: str) -> None:
 
 @pytest.mark.parametrize(
     ("cell", "written"),
-    [("=1+1", "'=1+1"), ("-x", "'-x"), ("@a", "'@a"), ("a=b", "a=b"), (-1.5, "-1.5"), (None, ""), ("a,b", '"a,b"')],
+    [
+        ("=1+1", "'=1+1"),
+        ("-x", "'-x"),
+        ("-1", "-1"),
+        ("-2.5e-3", "-2.5e-3"),
+        ("-1+1", "'-1+1"),
+        ("@a", "'@a"),
+        ("a=b", "a=b"),
+        (-1.5, "-1.5"),
+        (None, ""),
+        ("a,b", '"a,b"'),
+    ],
 )
 def test_a_cell(cell: report_csv.Cell, written: str) -> None:
     assert report_csv.write(("column",), [(cell,)]).splitlines()[1:] == ([written] if written else ['""'])

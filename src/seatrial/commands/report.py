@@ -20,7 +20,7 @@ def report_run(
 
     It tells the time to train on `tokens`, and the cost at a price per device and hour.
     """
-    report = _judged(run_dir, tokens=tokens, price_per_device_hour=price_per_device_hour)
+    report = judged(run_dir, tokens=tokens, price_per_device_hour=price_per_device_hour)
     return write_html(report, run_dir) if kind == "html" else FORMATS[kind](report)
 
 
@@ -37,14 +37,14 @@ def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:
         raise InputError.single("format", "--format", why, f"name one run directory, or one of {', '.join(FORMATS)}")
     if len({run_dir.resolve() for run_dir in run_dirs}) < len(run_dirs):
         raise InputError.single("same-run", "RUN_DIR", "a run directory is named twice", "name each of them once")
-    text = FORMATS[kind](measure_scaling([_judged(run_dir) for run_dir in run_dirs]))
+    text = FORMATS[kind](measure_scaling([judged(run_dir) for run_dir in run_dirs]))
     if kind != "html":
         return text
     write_text(Path("scaling.html"), text)
     return "report: scaling.html"
 
 
-def _judged(run_dir: Path, tokens: float | None = None, price_per_device_hour: float | None = None) -> RunReport:
+def judged(run_dir: Path, tokens: float | None = None, price_per_device_hour: float | None = None) -> RunReport:
     """What is known about a run, which is judged first if it was not."""
     documents = Documents(run_dir)
     if documents.has("verdict.json"):

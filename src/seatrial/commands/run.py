@@ -28,6 +28,7 @@ from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import Target, checked, target, with_requests
 from seatrial.launch.where import HERE, Where
 from seatrial.plan import Plan, PlanRequest, Site, choose_remat, collapsed, collapsed_to_fit, make_plan
+from seatrial.publish.live import LiveRun, served
 from seatrial.runs.directory import claim, new_directory, short_path, write_inputs
 from seatrial.runs.status import write_status
 from seatrial.shrink.rehearsal import Rehearsal, rehearse
@@ -42,6 +43,7 @@ class RunRequest:
     """A run as it is asked for; `retries` counts further attempts after infrastructure failures.
 
     `text`: a rehearsal learns from real text. `say` takes the lines of its progress in the place of the terminal.
+    `metrics_port` is where its figures are served meanwhile, as [HOST:]PORT.
     """
 
     config: ConfigArguments
@@ -54,6 +56,7 @@ class RunRequest:
     retries: int = 0
     deadlines: Deadlines | None = None
     say: Say | None = None
+    metrics_port: str | None = None
 
     def __post_init__(self) -> None:
         if self.rehearse and self.collapse:
@@ -92,9 +95,14 @@ def run(request: RunRequest) -> Verdict:
 def run_to_end(request: RunRequest) -> Ended:
     """Runs a configuration to its verdict.
 
-    Raises LaunchError where nothing can be started, InputError where the configuration has errors, or the engine or the
-    run directory cannot be used.
+    Raises LaunchError where nothing can be started, InputError where the configuration has errors, or the engine, the
+    run directory or the port for metrics cannot be used.
     """
+    with served(request.metrics_port, request.tell) as live:
+        return _run_to_end(request, live)
+
+
+def _run_to_end(request: RunRequest, live: LiveRun) -> Ended:
     action: Action = "rehearse" if request.rehearse else "run"
     resolved = read_valid(request.config, action=action, engine=request.engine, say=request.say)
     where = with_requests(checked(request.where), spec_of(resolved), rehearsing=request.rehearse)
@@ -103,7 +111,8 @@ def run_to_end(request: RunRequest) -> Ended:
     for attempt in count(1):
         with beginning(run_dir):
             plan, site = _prepare(request, resolved, run_dir, where=where, there=there, attempt=attempt)
-            with watched(run_dir, plan.spec, plan.engine, request.deadlines, request.say) as following:
+            with watched(run_dir, plan.spec, plan.engine, request.deadlines, request.say) as display:
+                following = live.follow(display, run_dir, plan.spec)
                 there.run(plan, run_dir, following, where=where, site=site, attempt=attempt)
         report, verdict, text = judge_and_report(run_dir)
         if attempt > request.retries or verdict.outcome == "pass":
@@ -115,6 +124,7 @@ def run_to_end(request: RunRequest) -> Ended:
         archive_attempt(run_dir, plan.spec, attempt)
         where = there.without(where, decision.exclude) if decision.exclude else where
     mark_decided(run_dir)
+    live.end(report, request.tell)
     return Ended(run_dir, verdict, text)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 
 from seatrial.report.gather import RunReport
@@ -16,6 +17,7 @@ from seatrial.report.steps import STEPS, step_rows
 Cell = str | float | int | None
 
 COLUMNS = tuple(column.name for column in STEPS)
+_NUMBER = re.compile(r"-\d+(\.\d+)?([eE][-+]?\d+)?")  # evaluates to itself
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # what Excel, LibreOffice or DDE evaluate
 
 
@@ -40,5 +42,7 @@ def _cell(value: Cell) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
+        if _NUMBER.fullmatch(value):
+            return value
         return f"'{value}" if value.lstrip().startswith(_FORMULA) or value.startswith(_FORMULA) else value
     return repr(value)

@@ -22,14 +22,24 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 
 def render(report: RunReport) -> str:
     """The verdict as XML; a run that was not judged, or an outcome that no check explains, is an error of its own."""
+    return document(f"seatrial: {report.name}", suites(report))
+
+
+def suites(report: RunReport) -> list[ElementTree.Element]:
+    """A suite per axis, and one more where they do not explain the outcome."""
     verdict = report.verdict
-    root = ElementTree.Element("testsuites", name=_legal(f"seatrial: {report.name}"))
     axes = verdict.axes.items() if verdict else ()
-    suites = [_suite(report, name, [_case(report, check) for check in axis.checks]) for name, axis in axes]
+    found = [_suite(report, name, [_case(report, check) for check in axis.checks]) for name, axis in axes]
     if verdict is None:
-        suites.append(_suite(report, "verdict", [_unexplained(report, "NOT JUDGED", "This run has no verdict.")]))
-    elif verdict.outcome != "pass" and not any(_count(suites, tag) for tag in ("failures", "errors")):
-        suites.append(_suite(report, "verdict", [_unexplained(report, TITLES[verdict.outcome], verdict.headline)]))
+        found.append(_suite(report, "verdict", [_unexplained(report, "NOT JUDGED", "This run has no verdict.")]))
+    elif verdict.outcome != "pass" and not any(_count(found, tag) for tag in ("failures", "errors")):
+        found.append(_suite(report, "verdict", [_unexplained(report, TITLES[verdict.outcome], verdict.headline)]))
+    return found
+
+
+def document(name: str, suites: Sequence[ElementTree.Element]) -> str:
+    """The suites as one XML document, with their counts; its time is that of the first."""
+    root = ElementTree.Element("testsuites", name=legal(name))
     root.extend(suites)
     root.attrib |= {key: str(_count(suites, key)) for key in ("tests", "failures", "errors", "skipped")}
     root.set("time", suites[0].get("time", "0"))
@@ -57,21 +67,21 @@ def _suite(report: RunReport, name: str, cases: Sequence[ElementTree.Element]) -
 def _case(report: RunReport, check: Check) -> ElementTree.Element:
     """`classname` is run and axis, by which CI servers group and compare; a check takes no time of its own."""
     case = ElementTree.Element(
-        "testcase", classname=_legal(f"seatrial.{report.name}.{check.axis}"), name=_legal(check.title), time="0"
+        "testcase", classname=legal(f"seatrial.{report.name}.{check.axis}"), name=legal(check.title), time="0"
     )
     tag = _TAGS.get(check.status)
     if tag:
-        result = ElementTree.SubElement(case, tag, message=_legal(check.sentence), type=check.status)
-        result.text = _legal("\n".join(_details(check)))
+        result = ElementTree.SubElement(case, tag, message=legal(check.sentence), type=check.status)
+        result.text = legal("\n".join(_details(check)))
     else:
-        ElementTree.SubElement(case, "system-out").text = _legal("\n".join([check.sentence, *_details(check)]))
+        ElementTree.SubElement(case, "system-out").text = legal("\n".join([check.sentence, *_details(check)]))
     return case
 
 
 def _unexplained(report: RunReport, title: str, sentence: str) -> ElementTree.Element:
-    owner = _legal(f"seatrial.{report.name}.verdict")
+    owner = legal(f"seatrial.{report.name}.verdict")
     case = ElementTree.Element("testcase", classname=owner, name="outcome", time="0")
-    ElementTree.SubElement(case, "error", message=_legal(f"{title}: {sentence}"), type=title)
+    ElementTree.SubElement(case, "error", message=legal(f"{title}: {sentence}"), type=title)
     return case
 
 
@@ -93,5 +103,6 @@ def _count(suites: Sequence[ElementTree.Element], attribute: str) -> int:
     return sum(int(suite.get(attribute, "0")) for suite in suites)
 
 
-def _legal(text: str) -> str:
+def legal(text: str) -> str:
+    """Text without the characters that XML cannot hold."""
     return _ILLEGAL.sub("\ufffd", text)

@@ -1,0 +1,184 @@
+"""Serves the figures of a run that goes on to Prometheus: `seatrial run --metrics-port [HOST:]PORT`.
+
+They come from what the launcher sees: the agents' statuses, and the events of the first process. Speeds are computed as
+in the report, from the median of the last steps.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from seatrial.console import Say
+from seatrial.errors import InputError
+from seatrial.events import RunStarted, Step
+from seatrial.launch.display import QUIET_SECONDS, WINDOW, Tail
+from seatrial.launch.follow import Following
+from seatrial.launch.progress import Progress
+from seatrial.metrics import measure
+from seatrial.publish import require_package
+from seatrial.publish.gauges import Gauges, Sample, labels_of, of_a_judged
+from seatrial.report.gather import RunReport, clean
+from seatrial.report.steps import STEPS, step_rows
+from seatrial.spec import RunSpec
+
+LOOPBACK = "127.0.0.1"
+OPTION = "--metrics-port"
+FIRST_INTERVAL_SECONDS = 15.0  # of a scraper that came once
+LONGEST_WAIT_SECONDS = 30.0  # for it to fetch the outcome
+# Gauge → column of STEPS.
+_OF_A_STEP = {
+    "seatrial_loss": "loss",
+    "seatrial_step_seconds": "seconds",
+    "seatrial_tokens_per_second": "tokens_per_second_total",
+    "seatrial_tokens_per_second_per_device": "tokens_per_second_per_device",
+    "seatrial_tflops_per_second_per_device": "tflops_per_second_per_device",
+    "seatrial_mfu_ratio": "mfu",
+}
+_NAMES = [column.name for column in STEPS]
+
+
+class _Attempt:
+    """What is known of one attempt: fed by the launcher's thread, read by those of the server."""
+
+    def __init__(self, run_dir: Path, spec: RunSpec) -> None:
+        self._run, self._spec = clean(run_dir.name), spec
+        self._tail = Tail(run_dir / "events-0.jsonl")
+        self._planned, self._started = spec.step_limit, time.time()
+        self._performance = measure([], spec).performance
+        self._last: Step | None = None
+        self._seconds: list[float] = []
+
+    def see(self, progress: Progress) -> list[Sample]:
+        """Takes in the new events; the figures as they are now."""
+        for event in self._tail.read():
+            if isinstance(event, RunStarted):
+                self._planned = min(self._planned, event.planned_steps or self._planned)
+                self._performance, self._started = measure([event], self._spec).performance, event.wall_time
+            elif isinstance(event, Step):
+                if self._last is not None and event.seconds:  # the first one is slower
+                    self._seconds = [*self._seconds, event.seconds][-WINDOW:]
+                self._last = event
+        return list(self._samples(progress))
+
+    def _samples(self, progress: Progress) -> Iterator[Sample]:
+        labels = labels_of(self._run, self._spec, self._performance.device)
+        hosts = progress.statuses
+        alive = [
+            host
+            for host, status in hosts.items()
+            if status["state"] != "ended" and progress.silent.get(host, 0) <= QUIET_SECONDS
+        ]
+        last = self._step(progress)
+        done = 0 if last is None else last.step + 1
+        yield Sample("seatrial_step", labels, done)
+        yield Sample("seatrial_planned_steps", labels, self._planned)
+        yield Sample("seatrial_nodes", labels, len(hosts) + len(progress.missing))
+        yield Sample("seatrial_nodes_alive", labels, len(alive))
+        yield Sample("seatrial_started_timestamp_seconds", labels, self._started)
+        yield Sample("seatrial_outcome", labels | {"outcome": "running"}, 1)
+        if last is None:
+            return
+        row = dict(zip(_NAMES, next(step_rows([[last]], self._performance)), strict=True))
+        yield from (Sample(name, labels, row[of]) for name, of in _OF_A_STEP.items() if row[of] is not None)
+        if last.seconds:
+            yield Sample("seatrial_eta_seconds", labels, last.seconds * max(0, self._planned - done))
+
+    def _step(self, progress: Progress) -> Step | None:
+        """The last step, with the median time of the last ones; without events, as the agents saw it."""
+        if self._last is not None:
+            return replace(self._last, seconds=statistics.median(self._seconds) if self._seconds else None)
+        if progress.last_step is None:
+            return None
+        return Step(step=progress.last_step, seconds=progress.median_seconds or None)
+
+
+class LiveRun:
+    """The figures of a run, through all its attempts."""
+
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+        self._scraped: list[float] = []  # when, the last two times
+        self._again = threading.Event()
+
+    def follow(self, following: Following, run_dir: Path, spec: RunSpec) -> Following:
+        """What follows an attempt, and keeps these figures besides."""
+        attempt = _Attempt(run_dir, spec)
+
+        def on_progress(progress: Progress) -> None:
+            following.on_progress(progress)
+            self._samples = attempt.see(progress)
+
+        return following._replace(on_progress=on_progress)
+
+    def end(self, report: RunReport, tell: Say) -> None:
+        """The figures of a run that is over; whoever has fetched them before may fetch them once more."""
+        self._again.clear()
+        self._samples = list(of_a_judged(report, report.directory))
+        if not self._scraped:
+            return
+        interval = self._scraped[-1] - self._scraped[0] or FIRST_INTERVAL_SECONDS
+        tell("waiting until the outcome is scraped; Ctrl-C ends that")
+        with suppress(KeyboardInterrupt):
+            self._again.wait(min(2 * interval, LONGEST_WAIT_SECONDS))
+
+    def samples(self) -> list[Sample]:
+        """The figures for a scrape."""
+        self._scraped = [*self._scraped, time.monotonic()][-2:]
+        self._again.set()
+        return self._samples
+
+
+class _Unserved(LiveRun):
+    """Keeps nothing, where nobody asks."""
+
+    def follow(self, following: Following, run_dir: Path, spec: RunSpec) -> Following:
+        return following
+
+    def end(self, report: RunReport, tell: Say) -> None:
+        """Nobody waits for it."""
+
+
+@contextmanager
+def served(at: str | None, tell: Say) -> Iterator[LiveRun]:
+    """The figures of a run, served at [HOST:]PORT while the context lasts, or not at all.
+
+    Raises InputError for what is no address, an address that cannot be used, and without prometheus_client.
+    """
+    if at is None:
+        yield _Unserved()
+        return
+    host, port = address(at)
+    require_package(OPTION, "prometheus_client", "publish-prometheus")
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    live, registry = LiveRun(), CollectorRegistry()
+    registry.register(Gauges(live.samples))
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        why = f"{host}:{port} cannot be served: {error.strerror or error}"
+        raise InputError.single("metrics-port", OPTION, why, "name another port; 0 takes any that is free") from error
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        tell(f"metrics: http://{shown}:{server.server_port}/metrics")
+        yield live
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of [HOST:]PORT. Raises InputError for anything else."""
+    match = re.fullmatch(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+):)?(?P<port>\d{1,5})", text, re.ASCII)
+    if match is None or int(match["port"]) > 65535:
+        why, fix = f"{text!r} is no port", "give a number up to 65535, or HOST:PORT to serve other machines as well"
+        raise InputError.single("metrics-port", OPTION, why, fix)
+    return (match["host"] or LOOPBACK).strip("[]"), int(match["port"])
