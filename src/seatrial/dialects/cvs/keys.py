@@ -62,7 +62,7 @@ def _activations(value: Any) -> tuple[str, ...]:
 
 
 def _hardware(value: Any) -> str:
-    return coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu")(coerce.text(value).lower())
+    return str(coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu")(coerce.text(value).lower()))
 
 
 def _billions(value: Any) -> str:
