@@ -38,7 +38,8 @@ _CELLS = "Keys of `config` are written with it; all others stand in a cell, `mod
 PAGES: dict[str, Page] = {
     "cvs-jax": Page(
         title="CVS, JAX", module="cvs.jax",
-        intro=f"A configuration of ROCm's Cluster Validation Suite for MaxText. {_CELLS}",
+        intro=f"A configuration of ROCm's Cluster Validation Suite for MaxText. {_CELLS} What a cell does not say is "
+        "[MaxText](maxtext.md)'s own default.",
     ),
     "cvs-megatron": Page(
         title="CVS, Megatron-LM", module="cvs.megatron",

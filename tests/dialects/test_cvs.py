@@ -188,6 +188,53 @@ def test_an_override_reaches_the_spec_and_is_its_origin(override: str, path: str
         assert origin.key.endswith(override.partition("=")[0])
 
 
+def _short(keys: dict[str, str], config: dict[str, str]) -> dict[str, Any]:
+    """A CVS file of one node that says no more than it must, and what is given."""
+    cell = {"per_device_batch_size": "2", "max_target_length": "4096", "ici_fsdp_parallelism": "8", **keys}
+    return {
+        "config": {"nnodes": "1", "training_steps": "50", "log_dir": "/logs", **config},
+        "model_params": {"single_node": {"llama3.1-8b": {"mi300x": cell}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "config", "words"),
+    [
+        ({}, {"enable_checkpointing": "False"}, "enable_checkpointing=false dataset_type=synthetic"),
+        ({}, {"enable_checkpointing": "True"}, "enable_checkpointing=true dataset_type=synthetic"),
+        (
+            {"dataset_type": "hf", "hf_path": "parquet", "hf_train_files": "/d/*.parquet", "tokenizer_path": "/t"},
+            {"enable_checkpointing": "False"},
+            "enable_checkpointing=false dataset_type=hf hf_path=parquet hf_train_files=/d/*.parquet tokenizer_path=/t",
+        ),
+    ],
+)
+def test_what_a_cell_omits_is_as_maxtext_has_it(
+    keys: dict[str, str], config: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    file, command = tmp_path / "short.json", tmp_path / "short.sh"
+    file.write_text(json.dumps(_short(keys, config)))
+    command.write_text(
+        "python3 -m MaxText.train base.yml run_name=x base_output_directory=/logs model_name=llama3.1-8b hardware=gpu "
+        f"steps=50 per_device_batch_size=2 max_target_length=4096 ici_fsdp_parallelism=8 {words}\n"
+    )
+    mine, maxtext = (dialects.load(path, (), action="plan").spec for path in (file, command))
+    assert mine is not None
+    assert maxtext is not None
+    # Aside: what concerns CVS's hosts. The cell names the GPU, and its container keeps neither programs nor metrics.
+    aside = {"topology", "parallelism", "logging", "execution", "name", "dialect", "container", "checkpoint"}
+    parts = {name: getattr(mine, name) for name in mine.__dataclass_fields__ if name not in aside}
+    assert parts == {name: getattr(maxtext, name) for name in parts}
+    keep = None if mine.checkpoint.enabled else 1
+    assert mine.checkpoint == replace(maxtext.checkpoint, keep=keep)
+    assert replace(mine.execution, compile_cache=maxtext.execution.compile_cache) == maxtext.execution
+    assert mine.mesh == maxtext.mesh
+
+
+def test_the_hardware_is_read_in_capitals_too_as_it_is_documented() -> None:
+    assert found(load(SINGLE_MI300X, "config.nnodes=1", "hardware=GPU"), "bad-value") == []
+
+
 def test_a_key_that_the_file_lacks_can_be_added() -> None:
     spec = spec_of(SINGLE_MI300X, "config.nic_type=thor2", "nccl_debug=INFO")
     assert (spec.nic_type, spec.execution.environment["NCCL_DEBUG"]) == ("thor2", "INFO")

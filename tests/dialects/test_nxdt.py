@@ -268,7 +268,7 @@ def test_an_override_reaches_an_older_spelling() -> None:
 def test_orpo(tmp_path: Path) -> None:
     data = {"train_dir": "/x.jsonl", "tokenizer": {"type": "/t"}}
     spec = spec_made(tmp_path, model_alignment_strategy={"orpo": {"max_prompt_length": 9}}, data=data)
-    assert spec.objective == Objective(kind="orpo", beta=0.1, max_prompt_length=9)
+    assert spec.objective == Objective(kind="orpo", beta=0.01, max_prompt_length=9)  # NxDT's documented default
 
 
 # dp = devices · nodes / (TP · PP · CP); tensor fills a node first, then context, data and pipeline.
@@ -519,6 +519,24 @@ def test_lengths_that_disagree_are_explained() -> None:
     assert found(load(SFT, "model.encoder_seq_length=4096"), "sequence-length-mismatch") == []
 
 
+@pytest.mark.parametrize(
+    ("path", "changes", "used", "said"),
+    [
+        (SFT, ("data.seq_length=1024",), 1024, "NxDT stops at the first batch; here 1024 tokens are trained on"),
+        (DPO, ("data.seq_length=1024",), 1024, "as in NxDT, 1024 tokens are trained on"),  # it checks no pair's length
+        (MEGATRON, ("data.seq_length=1024",), 1024, "as in NxDT, 1024 tokens are trained on"),
+        (HF, ("+data.seq_length=1024",), 4096, "NxDT does not read data.seq_length for data of a hf model: 4096"),
+    ],
+)
+def test_of_lengths_that_disagree_the_one_that_nxdt_uses_counts(
+    path: Path, changes: tuple[str, ...], used: int, said: str
+) -> None:
+    resolved = load(path, *changes, "model.encoder_seq_length=4096")
+    assert resolved.spec is not None
+    assert resolved.spec.batch.sequence_length == used
+    assert said in found(resolved, "sequence-length-mismatch")[0].why
+
+
 def test_a_schedule_without_a_decay_is_explained() -> None:
     (problem,) = found(load(GPT), "no-decay")
     assert "drops from 0.00015 to 1e-05" in problem.why
@@ -637,6 +655,28 @@ def test_a_run_that_finds_no_checkpoint_stops_unless_told_otherwise(
 def test_all_training_batches_is_1_with_a_point(tmp_path: Path) -> None:
     spec_made(tmp_path, trainer={"limit_train_batches": 1.0})
     assert found(made(tmp_path, trainer={"limit_train_batches": 1}), "not-possible")
+
+
+@pytest.mark.parametrize("path", [HF, MEGATRON], ids=["hf", "megatron"])
+def test_of_a_mixture_of_experts_nothing_but_the_mixture_is_reported(path: Path) -> None:
+    resolved = load(path, "name=mixtral", "model.num_layers=7", "+model.moe.num_experts=8", "+model.moe.top_k=2")
+    assert resolved.spec is None
+    (problem,) = [each for each in resolved.problems if each.severity == "error"]
+    assert (problem.code, problem.path) == ("not-possible", "model.moe.num_experts")
+    assert "no engine here starts NxDT itself" in problem.why
+
+
+def test_nothing_is_recomputed_where_the_granularity_is_not_given(tmp_path: Path) -> None:
+    model = {name: value for name, value in PLAIN["model"].items() if name != "activations_checkpoint_granularity"}
+    data = {**PLAIN, "model": model}
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps(data))
+    assert spec_of(path).execution.remat == "none"
+
+
+def test_minus_one_keeps_what_the_model_has() -> None:
+    kept = ("model.num_layers=-1", "model.hidden_size=-1", "+model.rope_theta=-1")
+    assert spec_of(HF, "model.model_config=llama3-8b", *kept).model == MODELS["llama3-8b"]
 
 
 # --- keys of one's own, and what is not read --------------------------------------------------------------------------

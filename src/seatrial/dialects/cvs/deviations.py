@@ -26,13 +26,26 @@ _SECTION = "the section single_node or multi_node decides"
 
 _NODES = Deviation(
     key="config.nnodes",
-    documented="the tables of Megatron spell it Nnodes",
+    documented="the tables spell it Nnodes",
     actual="only nnodes is read",
     here="nnodes",
 )
 _TOKENIZER = "synthetic data needs no tokenizer"
 
+
+def _assumed(names: str, steps: str, network: str) -> Deviation:
+    return Deviation(
+        key="config.nnodes", documented=f"{names} are to be filled in",
+        actual=f"where they are not given, CVS assumes 2 nodes, 10 {steps}, nic_type thor2, {network} and "
+        "nccl_ib_gid_index 3",
+        here="nodes and steps are asked for, and of the network NCCL decides what no key says",
+    )  # fmt: skip
+
+
 JAX: tuple[Deviation, ...] = (
+    _NODES,
+    _assumed("nodes and the names of the network", "training_steps",
+             "nccl_ib_hca rdma0 to rdma7, nccl_socket_ifname ens51f1np1"),
     _size("256G"),
     Deviation(
         key="config.xla_python_client_mem_fraction", documented="the fraction of the host's memory that XLA may use",
@@ -59,8 +72,12 @@ JAX: tuple[Deviation, ...] = (
                 actual="2025: written to a file that nothing reads; 2026: MaxText gets it")
       for name, wrong in {
           "base_emb_dim": ", of the 405B model in the tables of the 70B, too", "vocab_size": ": 128526 for 128256",
-          "head_dim": ": 28 for 128 in the tables of several nodes",
+          "head_dim": ": 28 for 128 in the tables of several nodes, which spell it head_dim1",
+          "base_num_decoder_layers": ", of the 405B model in the tables of the 70B, too, which spell it "
+          "base_num_decoder_layers1",
       }.items()),
+    Deviation(key="per_device_batch_size", documented="1 in the table of the 405B model, 2 in the file beside it",
+              actual="what the file says", here="what the file says"),
     *_unused("per_device_batch_size × devices decides", "the global batch", "batch_size"),
     *_unused("per_device_batch_size decides", "the micro batch", "micro_batch_size"),
     *_unused("max_target_length decides", "the length of sequences", "sequence_length"),
@@ -73,6 +90,8 @@ JAX: tuple[Deviation, ...] = (
 
 MEGATRON: tuple[Deviation, ...] = (
     _NODES,
+    _assumed("nodes, iterations and the names of the network", "training_iterations",
+             "nccl_ib_hca_list bnxt_re0 to bnxt_re7, nccl_socket_ifname ensf1np1"),
     _size("128G; the table says 256G, the files 128G"),
     *_unused(_SECTION, _ENABLES, "config.distributed_training"),
     Deviation(key="config.mock_data", documented="it makes the data synthetic", actual="MOCK_DATA is always 1",

@@ -61,7 +61,9 @@ _DEFAULTS = {
     "optimizer.decay_norms": "MaxText decays all parameters, norms too",
     "optimizer.warmup_steps": f"MaxText's default: {WARMUP_FRACTION:g} of the steps",
     "precision.optimizer_dtype": "MaxText keeps Adam's moments in weight_dtype",
+    "checkpoint": "MaxText's default",
 }
+_CHECKPOINTS = {"interval_steps": 10_000, "keep": None, "resume": True}  # MaxText's, where it saves any
 
 # Why a path of the spec is not said, or not as it is, by the longest beginning that fits.
 _WHY = {
@@ -152,8 +154,10 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
             schedule="maxtext_cosine", warmup_steps=int(placed["steps"] * WARMUP_FRACTION), decay_norms=True
         ),
         epochs=None if is_synthetic else 1,  # MaxText's num_epoch
-        data=Data() if is_synthetic else gather_part(Data, "data", placed, packing=True, add_bos=True),
-        checkpoint=gather_part(Checkpoint, "checkpoint", placed),
+        data=Data() if is_synthetic else gather_part(Data, "data", placed, add_bos=True),
+        checkpoint=gather_part(
+            Checkpoint, "checkpoint", placed, **_CHECKPOINTS if placed.get("checkpoint.enabled") else {}
+        ),
         **parts(cell, placed),
     )
     return spec, origins | _origins(settings, cell)

@@ -61,6 +61,10 @@ def _activations(value: Any) -> tuple[str, ...]:
     return ("silu", "linear")
 
 
+def _hardware(value: Any) -> str:
+    return str(coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu")(coerce.text(value).lower()))
+
+
 def _billions(value: Any) -> str:
     return coerce.text(value).lower().removesuffix("b")
 
@@ -130,8 +134,7 @@ KEYS: dict[str, Key] = {
     ),
     # --- the cell: devices, mesh, execution ---
     "hardware": replace(
-        _ignored("the devices that are there decide", coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu"),
-                 quiet=("gpu",)),
+        _ignored("the devices that are there decide", _hardware, quiet=("gpu",)),
         write=lambda spec: "gpu",
     ),
     **{f"dcn_{word}_parallelism": _as_is(
@@ -245,6 +248,9 @@ KEYS: dict[str, Key] = {
     "precision": _repeats(f"{_NOTE}: dtype and quantization decide", coerce.mapped(PRECISIONS), _number_format),
 }  # fmt: skip
 
+DEFAULTS = {"packing": "True"}  # CVS's own, where a cell omits the key; for all others MaxText's hold
+KEYS |= {name: replace(KEYS[name], default=KEYS[name].read(text), shown=text) for name, text in DEFAULTS.items()}
+
 _FLAGS = _to("execution.xla_flags", lambda value: unquoted(coerce.text(value)), "flags of XLA, without their dashes")
 
 
@@ -270,6 +276,7 @@ TABLE = Table(
         ),
         "config.rdma_lib": _ignored("no library is copied into the container here: mount it (volume_dict)", anything),
     },
+    defaults=DEFAULTS,
     derived={f"{ENV}.JAX_COORDINATOR_IP": "config.coordinator_ip", f"{ENV}.NNODES": NODES},
     needed={
         "config.container_image": "rocm/jax-training:maxtext-v25.5", "config.container_name": "jax_container",

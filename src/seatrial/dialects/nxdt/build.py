@@ -40,7 +40,7 @@ NAME = "nxdt"
 Kind = Literal["pretraining", "sft", "dpo", "orpo"]
 Placed = Mapping[str, Any]  # path of the spec → value, of what no other key has a say in
 
-DEFAULT_BETA = {"dpo": 0.01, "orpo": 0.1}
+DEFAULT_BETA = 0.01  # of dpo and orpo alike
 MAX_PROMPT_LENGTH = 2048
 # What each of the data modules reads beside paths and the tokenizer.
 _READ_BY: dict[str, tuple[str, ...]] = {
@@ -160,7 +160,12 @@ def _with_stages(settings: Settings, parallelism: Parallelism, layers: int) -> P
 
 
 def _architecture(settings: Settings, placed: Placed) -> Architecture | None:
-    """The model with its initialisation and dropout, from config.json, a preset, or the knobs of Megatron."""
+    """The model with its initialisation and dropout, from config.json, a preset, or the knobs of Megatron.
+
+    Of a mixture of experts, which is refused, nothing else is asked for.
+    """
+    if any(name.startswith("model.moe.") for name, _ in settings.loud("rejected")):
+        return None
     is_hf = settings.get("model_source", "hf") == "hf"
     others = [name for name in (MEGATRON_ONLY if is_hf else HF_ONLY) if name in settings.entries]
     if others:
@@ -254,14 +259,14 @@ def _objective(settings: Settings, kind: Kind) -> Objective:
     block = f"{ALIGNMENT}.{kind}"
     return Objective(
         kind=kind,
-        beta=settings.get(f"{block}.{'kl_beta' if kind == 'dpo' else 'beta'}", DEFAULT_BETA[kind]),
+        beta=settings.get(f"{block}.{'kl_beta' if kind == 'dpo' else 'beta'}", DEFAULT_BETA),
         max_prompt_length=settings.get(f"{block}.max_prompt_length", MAX_PROMPT_LENGTH),
         truncation=settings.get(f"{block}.truncation_mode", "keep_start"),
     )
 
 
 def _sequence_length(settings: Settings, kind: Kind) -> int | None:
-    """Tokens per sequence; where the data and the model disagree, the data decides, and NxDT would stop."""
+    """Tokens per sequence; where the data and the model disagree, the data decides where NxDT reads its length."""
     model: int | None = settings.get("model.encoder_seq_length")
     given: int | None = settings.get("data.seq_length")
     if model is None:
@@ -269,14 +274,19 @@ def _sequence_length(settings: Settings, kind: Kind) -> int | None:
         return given
     if given is None or given == model:
         return model
-    used = given if kind != "pretraining" or settings.get("model_source") == "megatron" else model
+    is_unread = kind == "pretraining" and settings.get("model_source", "hf") == "hf"  # rows of its data are cut already
+    if is_unread:
+        does = f"NxDT does not read data.seq_length for data of a hf model: {model} tokens are trained on"
+    elif kind == "sft":
+        does = f"NxDT stops at the first batch; here {given} tokens are trained on"
+    else:
+        does = f"as in NxDT, {given} tokens are trained on"
     settings.add(
         "data.seq_length", "warning", "sequence-length-mismatch",
-        f"sequences of {given} tokens meet a model for {model} (model.encoder_seq_length): NxDT stops at the first "
-        f"batch; here {used} tokens are trained on",
+        f"sequences of {given} tokens meet a model for {model} (model.encoder_seq_length): {does}",
         f"give both the same length: model.encoder_seq_length={given}, or data.seq_length={model}",
     )  # fmt: skip
-    return used
+    return model if is_unread else given
 
 
 def _data(settings: Settings, kind: Kind, placed: Placed) -> Data:

@@ -57,6 +57,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
         actual="PyTorch Lightning and NxDT have defaults for them", here="the defaults that their rows name",
     ),
     Deviation(
+        key="trainer.log_every_n_steps", documented="1 where it is not given", actual="50, PyTorch Lightning's default",
+    ),
+    Deviation(
         key="trainer.gradient_clip_val", documented="gradients are clipped at this norm",
         actual="with zero1 they are clipped at 1.0, whatever it says",
         touches=lambda settings, spec: spec.parallelism.zero1 and spec.optimizer.clip_norm != 1.0, numbers=True,
@@ -98,6 +101,10 @@ DEVIATIONS: tuple[Deviation, ...] = (
         touches=_is("dpo"), numbers=True,
     ),
     Deviation(
+        key=f"{ALIGNMENT}.dpo.kl_beta", documented="0.01 where it is not given, and so is orpo.beta",
+        actual="without them, it stops with an error",
+    ),
+    Deviation(
         key=f"{ALIGNMENT}.sft.packing", documented="false: examples are padded to seq_length",
         actual="an example of just that length is padded to twice of it, and training stops",
         touches=lambda settings, spec: spec.objective.kind == "sft" and not spec.data.packing,
@@ -126,6 +133,16 @@ DEVIATIONS: tuple[Deviation, ...] = (
         actual="it stops with an error", here="then attention (CoreAttention) is recomputed",
         touches=lambda settings, spec: spec.execution.remat == "selective"
         and not settings.get("model.activations_checkpoint_recompute"),
+    ),
+    Deviation(
+        key="model.fusions.flash_attention", documented="required",
+        actual="hf models stop without it, and megatron models do not read it",
+        here="where it is null, or not given, what is fastest",
+    ),
+    Deviation(
+        key="model.fusions.ring_attention", documented="must be true where context_parallel_size is above 1",
+        actual="false where it is not given, so that such a model stops",
+        here="where it is not given, true if there are parts of a sequence",
     ),
     Deviation(
         key="exp_manager.create_tensorboard_logger", documented="false where it is not given",

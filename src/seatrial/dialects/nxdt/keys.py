@@ -33,6 +33,7 @@ from seatrial.dialects.nxdt.readers import (
     path_or_none,
     prefixes,
     probability,
+    rope_base,
     seed,
     share_above_zero,
     shares,
@@ -69,7 +70,8 @@ _TRACKERS = "the history of a run is in its run directory and is sent to no serv
 _LOGS = "one process always writes the run's log and events, and the others write theirs where they fail"
 _LIVENESS = "the agent on each node watches for stragglers and hangs"
 _TIMES = "the time of every step is always logged"
-_NO_EXPERTS = "mixtures of experts are not supported"
+_NO_ENGINE = "and no engine here starts NxDT itself"
+_NO_EXPERTS = f"mixtures of experts are not supported, {_NO_ENGINE}"
 _LOADER = "data is loaded in Seatrial's own way"
 _LAYOUT, _TORCH = "it is how weights are stored, not what is computed", "it chooses torch's kernel"
 _LAYERS = "all layers are treated alike"
@@ -188,7 +190,8 @@ _TRAINER = _in("trainer", {
                                   "Batches of test data.", quiet=(None, 0, 1, 0.0, 1.0)),
     "gradient_clip_val": as_is("optimizer.clip_norm", lambda value: optional(not_negative)(value) or None,
                                "Global norm to which gradients are clipped; null or 0: off.", default=None),
-    "sequential_move_factor": ignored("it concerns how Neuron loads weights", whole),
+    "sequential_move_factor": ignored("it concerns how Neuron initializes weights", whole,
+                                      "How many ranks initialize weights at a time."),
     "limit_train_batches": rejected(_LENGTH, all_or_part, quiet=(None,)),
     "min_epochs": ignored(_ENDS, optional(natural), quiet=(None,)),
     "min_steps": ignored(_ENDS, optional(whole), quiet=(None, -1)),
@@ -392,14 +395,14 @@ _ALIGNMENT: dict[str, Key] = {
         f"{kind}.{name}": to(path, read, meaning, write=_where(_is(kind), value))
         for kind, beta, meant in (
             ("dpo", "kl_beta", "How much leaving the reference model costs; 0.01 where it is not given."),
-            ("orpo", "beta", "Weight of the odds ratio; 0.1 where it is not given."),
+            ("orpo", "beta", "Weight of the odds ratio; 0.01 where it is not given."),
         )
         for name, path, read, meaning, value in (
             (beta, "objective.beta", positive, meant, lambda spec: spec.objective.beta),
             ("max_prompt_length", "objective.max_prompt_length", count, _LONGEST,
              lambda spec: spec.objective.max_prompt_length or OMIT),
             ("truncation_mode", "objective.truncation", one_of("keep_start", "keep_end"),
-             "What of a prompt stays: keep_start (also where not given) or keep_end.",
+             "What of a prompt stays: keep_start or keep_end; keep_start where it is not given.",
              lambda spec: spec.objective.truncation),
         )
     },
@@ -412,7 +415,7 @@ _ALIGNMENT: dict[str, Key] = {
     **_in("peft", {
         "lora_rank lora_alpha lora_dropout lora_bias lora_verbose target_modules load_lora_from_ckpt save_lora_base "
         "merge_lora save_lora_config_adapter merge_sharded_lora": rejected(
-            "adapters (LoRA) are not supported: all weights train", anything, quiet=(None,)
+            f"adapters (LoRA) are not supported (all weights train), {_NO_ENGINE}", anything, quiet=(None,)
         ),
     }),
 }  # fmt: skip
@@ -432,8 +435,8 @@ def _alignment() -> Iterator[tuple[str, Key]]:
 MEGATRON_ONLY = _in("model", {
     "ffn_hidden_size": as_is("model.ffn_dim", count),
     "num_attention_heads": as_is("model.num_heads", count),
-    "num_kv_heads": as_is("model.num_kv_heads", optional(count), "null: as many as query heads."),
-    "kv_channels": as_is("model.head_dim", optional(count), "null: hidden_size / num_attention_heads."),
+    "num_kv_heads": as_is("model.num_kv_heads", optional(count), "null: as many as query heads.", default=None),
+    "kv_channels": as_is("model.head_dim", optional(count), "null: hidden_size / num_attention_heads.", default=None),
     "init_method_std": as_is("initialization.std", positive, default=0.02),
     "use_scaled_init_method": as_is("initialization.scaled", boolean, default=True),
     "hidden_dropout": as_is("dropout.hidden", probability, default=0.1),
@@ -467,7 +470,9 @@ HF_ONLY = _in(
     "model",
     {
         "model_config": to("model", named, "The Hugging Face config.json, its folder, or the name of a preset."),
-        "rope_theta": to("model.rope_theta", optional(positive)),
+        "rope_theta": to(
+            "model.rope_theta", optional(rope_base), "Base of the rotary frequencies; -1 keeps that of model_config."
+        ),
     },
 )
 
@@ -485,7 +490,7 @@ _MODEL = _in("model", {
     "do_layer_norm_weight_decay": as_is("optimizer.decay_norms", boolean, default=False),
     "activations_checkpoint_granularity": to("execution.remat", optional(one_of("selective", "full")),
                                              "full: all of a layer is recomputed; selective: parts; null: nothing.",
-                                             default="selective", write=_recomputes),
+                                             default=None, write=_recomputes),
     "activations_checkpoint_recompute": to(
         "execution.remat_modules", optional(modules),
         write=_where(lambda spec: _recomputes(spec) == "selective",
@@ -493,7 +498,8 @@ _MODEL = _in("model", {
                      or ["CoreAttention"]),
     ),
     "fusions.flash_attention": to(
-        "execution.attention", optional(boolean), "Attention without a table of all scores; null: what is fastest.",
+        "execution.attention", optional(boolean),
+        "Attention without a table of all scores; null, or not given: what is fastest.",
         write=lambda spec: None if spec.execution.attention == "auto" else spec.execution.attention != "dot_product",
     ),
     "fusions.ring_attention": to(
@@ -501,7 +507,7 @@ _MODEL = _in("model", {
         "Attention over parts of a sequence, which go around; true where there are parts and it is not given.",
         write=_where(lambda spec: spec.mesh["context"] > 1, lambda spec: True),
     ),
-    "fusions.softmax": ignored("XLA fuses what it can", boolean, "A fused softmax.", quiet=_BOTH),
+    "fusions.softmax": ignored("XLA fuses what it can", optional(boolean), "A fused softmax.", quiet=(*_BOTH, None)),
     "masked_softmax_fusion bias_gelu_fusion bias_activation_fusion bias_dropout_add_fusion "
     "gradient_accumulation_fusion": ignored("XLA fuses what it can", boolean, quiet=_BOTH),
     "qkv_linear": equivalent(_LAYOUT, boolean, "NxD's GQAQKVLinear, which kv_replicator needs."),
@@ -511,7 +517,7 @@ _MODEL = _in("model", {
     "use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean,
                                          "Whether weights are initialised on the CPU."),
     "pipeline_cuts": to("parallelism.stage_layers", optional(cuts), "The last layers of all pipeline stages but "
-                        "the last; null: NxD gives the last stages what does not divide."),
+                        "the last; null: NxD gives the last stages what does not divide.", default=None),
     "fp32_residual_connection": rejected("residuals are in the compute format", boolean, quiet=(False,)),
     "fp16_lm_cross_entropy": rejected("the loss is computed in float32", boolean, quiet=(False,)),
     "activations_checkpoint_method": ignored(_LAYERS, _TEXT, quiet=(None, "uniform")),
@@ -519,7 +525,7 @@ _MODEL = _in("model", {
     "activations_checkpoint_layers_per_pipeline": ignored(_LAYERS, optional(natural), quiet=(None,)),
     "precision": ignored(_PRECISION, anything, quiet=(32, "32", None)),
     "use_emha": rejected("there is one kind of attention", boolean, quiet=(False,)),
-    "megatron_amp_o2": ignored(_PRECISION, boolean, quiet=(False,)),
+    "megatron_amp_o2": ignored(_PRECISION, optional(boolean), quiet=(None, False)),
     "disable_layer_norm_checkpointing": ignored(_LAYOUT, boolean, quiet=_BOTH),
     "save_logits": rejected("logits are never kept", boolean, quiet=(False,)),
     **_in("moe", {

@@ -23,9 +23,10 @@ MANUAL = "manual"
 REDUCE: dict[str, Dtype] = {"bf16": "bfloat16", "fp32": "float32"}
 SWITCHES = {  # name → path of the spec, meaning
     "master_weights": ("precision.params_dtype,precision.optimizer_dtype",
-                       "Weights, and the optimizer's state, in float32 beside the bfloat16 ones."),
+                       "Weights, and the optimizer's state, in float32 beside the bfloat16 ones; "
+                       "false where not given."),
     "fp32_grad_acc": ("precision.gradient_dtype,precision.reduce_dtype",
-                      "Gradients accumulated, and summed over replicas, in float32."),
+                      "Gradients accumulated, and summed over replicas, in float32; false where not given."),
     "xla_use_bf16": ("precision.compute_dtype", "torch's float and double are bfloat16 on the device."),
     "xla_downcast_bf16": ("precision.compute_dtype", "torch's float is bfloat16 on the device, double is float32."),
     "neuron_rt_stochastic_rounding_en": ("precision.stochastic_rounding",

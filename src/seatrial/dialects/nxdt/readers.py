@@ -70,6 +70,12 @@ def size_of_model(value: Any) -> int | None:
     return count_or_all(value)
 
 
+@takes("a number above 0, or -1 for that of model_config")
+def rope_base(value: Any) -> float | None:
+    number = coerce.decimal(value)
+    return None if number == -1 else coerce.positive(number)
+
+
 @takes("a whole number of batches, or a share of them with a point: 1 is one batch, 1.0 all of them, 0 none")
 def batches_or_share(value: Any) -> int | float:
     """A number of batches (int) or a share of them (float), as Lightning tells them apart: by the type."""
