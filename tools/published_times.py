@@ -33,6 +33,7 @@ DEVICES_PER_NODE = {"gb200": 4, "gb300": 4}
 CHUNK = 4  # layers of a virtual stage
 TUNED = "minimal_with_context"  # Megatron-LM recomputes norms and activations, and nothing that takes long
 MOST = 0.95  # of a peak
+FOLDS = 4
 
 
 def spec_of(row: PublishedResult) -> RunSpec | None:
@@ -88,11 +89,21 @@ class Case:
     measured: float
 
     @property
-    def held_back(self) -> bool:
-        """By a hash of what was run, not of its result: rows of the same run fall on the same side."""
+    def _digest(self) -> bytes:
+        """Of what was run, not of its result: rows of the same run fall on the same side."""
         r = self.row
-        text = f"{r.model} {r.device} {r.num_devices} {r.precision} {r.recipe} {r.sequence_length} {r.global_batch_size} {r.framework}"
-        return bool(hashlib.sha256(text.encode()).digest()[0] & 1)
+        batch = f"{r.sequence_length} {r.global_batch_size}"
+        run = f"{r.model} {r.device} {r.num_devices} {r.precision} {r.recipe} {batch} {r.framework}"
+        return hashlib.sha256(run.encode()).digest()
+
+    @property
+    def held_back(self) -> bool:
+        return bool(self._digest[0] & 1)
+
+    @property
+    def fold(self) -> int:
+        """One of `FOLDS` parts, of which each is left out in turn."""
+        return self._digest[1] % FOLDS
 
     @property
     def group(self) -> str:
@@ -117,8 +128,9 @@ def cases() -> list[Case]:
             remat = TUNED
         smallest.setdefault((case.group, case.row.sequence_length), remat)
     return [
-        replace(case, spec=replace(case.spec, execution=Execution(
-            remat=smallest[case.group, case.row.sequence_length])))
+        replace(
+            case, spec=replace(case.spec, execution=Execution(remat=smallest[case.group, case.row.sequence_length]))
+        )
         for case in found
     ]
 
@@ -181,11 +193,11 @@ def quantiles(ratios: Sequence[float], share: float = 0.8) -> tuple[float, float
 
 
 def left_out(calibration: Sequence[Case]) -> list[float]:
-    """Published over estimated of each group of alike runs, by constants from the others: as of runs never seen."""
+    """Published over estimated, each run by constants from other parts than its own: as of the half that tests."""
     ratios = []
-    for group in sorted({case.group for case in calibration}):
-        shares = fit([case for case in calibration if case.group != group])
-        for case in (case for case in calibration if case.group == group):
+    for fold in range(FOLDS):
+        shares = fit([case for case in calibration if case.fold != fold])
+        for case in (case for case in calibration if case.fold == fold):
             profile = time_profile.published(hardware.find(case.row.device), shares.get(_family(case.row.device)))
             ratios.append(measured_over_estimated(case, profile))
     return ratios
@@ -196,7 +208,7 @@ def _print_fit() -> None:
     for name, found in fit(calibration).items():
         print(name, ", ".join(f"{field}={getattr(found, field):.3f}" for field in (*FITTED, "felt")))
     low, high = quantiles(left_out(calibration))
-    print(f"low={low:.3f}, high={high:.3f} of {len(calibration)} rows, each group left out in turn")
+    print(f"low={low:.3f}, high={high:.3f} of {len(calibration)} rows, each of {FOLDS} parts left out in turn")
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -256,7 +268,7 @@ def result_of(found: Sequence[Case]) -> Result:
 
 
 def recipe() -> list[tuple[str, int, float, float]]:
-    """NVIDIA's weak-scaling table of llama2-70b with MaxText: precision, devices, seconds, and the estimate's times what
+    """NVIDIA's weak-scaling table of llama2-70b with MaxText: precision, devices, seconds; and the estimate's, times what
     makes it right on 64 devices."""
     found = []
     for precision in ("bfloat16", "fp8"):

@@ -98,18 +98,27 @@ def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -
 @options.collapse
 @option("--explain", metavar="KEY", help="Only show where this value came from, and its name in each dialect.")
 @options.compiling
+@option("--sweep", "sweeps", is_flag=True, help="Rank the layouts of the run on its devices by the time of a step.")
 @options.format_option("text", "json")
-def plan(given: ConfigArguments, explain: str | None, compile_for: str | None, output: str, **how: Any) -> None:
+def plan(
+    given: ConfigArguments, explain: str | None, compile_for: str | None, sweeps: bool, output: str, **how: Any
+) -> None:
     """Show what would run: values with origins, commands.
 
     Every value of the resolved run with its origin, memory and step time to expect, and each process's command; with
     --compile, memory, collectives and kernels of the step as XLA compiles it for the run's device, which need not be
-    here.
+    here; with --sweep, only the layouts that fit, the fastest first.
     """
     from seatrial.commands import plan as plans
     from seatrial.commands.run import RunRequest
 
     request, as_json = RunRequest(config=given, **how), output == "json"
+    if sweeps:
+        from seatrial.commands import sweep
+
+        found = sweep.sweep(request)
+        click.echo(sweep.as_json(found) if as_json else sweep.as_text(found))
+        return
     text = (
         plans.describe(request, as_json=as_json, compile_for=compile_for)
         if explain is None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from seatrial.commands.check import read, spec_of
 from seatrial.commands.compiled_step import compile_step, named_target, target_of, why_not
+from seatrial.commands.device_profile import profile_for
 from seatrial.commands.planned import action_of, planned
 from seatrial.commands.run import RunRequest
 from seatrial.console import UNLIMITED, inert, show_value, table
@@ -38,7 +39,7 @@ def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = No
         (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
     ]
     sections = ["# The run, value by value", _table(values)]
-    sections += ["# Estimates", _table(expected_lines(spec, request.engine))]
+    sections += ["# Estimates", _table(expected_lines(spec, request.engine, profile_for(spec)))]
     sections += [step.text()] if step else []
     sections += _described(plan, made.files) if plan else [f"note: {inert(made.missing)}"]
     return "\n\n".join(sections)

@@ -1,8 +1,8 @@
 """The time of a step by what it is spent on: arithmetic over a device's profile, before anything runs.
 
 A step takes as long as its parts one after the other: matrix products (a roofline each, by shape and format),
-attention, what is bound by memory, the optimizer, and of the collectives of each mesh axis what computing does not hide;
-then the turns that a pipeline waits, gaps between kernels, and what more nodes lose by waiting for each other.
+attention, what is bound by memory, the optimizer, and of the collectives of each mesh axis what computing does not
+hide; then the turns that a pipeline waits, gaps between kernels, and what more nodes lose by waiting for each other.
 
 A collective passes each device's part round a ring. Within a domain of fast links that takes its bytes over their
 bandwidth. Over several domains all devices of a group that stand in one domain send to the next at once, each over its

@@ -14,6 +14,7 @@ times how much of them tuned runs get (`SHARES`), which half of the published re
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -89,7 +90,7 @@ class Profile:
             return 1.0
         if devices <= known[0][0]:
             return known[0][1]
-        for (fewer, low), (more, high) in zip(known, known[1:], strict=False):
+        for (fewer, low), (more, high) in itertools.pairwise(known):
             if devices <= more:
                 return low * (high / low) ** (math.log(devices / fewer) / math.log(more / fewer))
         return known[-1][1] * devices / known[-1][0]
@@ -125,17 +126,17 @@ class Links:
 
 
 LINKS: dict[str, Links] = {
-    "a100-sxm-80gb": Links(fast=300, domain=8, slow=25, source="NVIDIA DGX A100 data sheet: NVLink 600 GB/s, 8 × 200 Gb/s"),
+    "a100-sxm-80gb": Links(fast=300, domain=8, slow=25, source="NVIDIA DGX A100 data sheet: 600 GB/s, 8 × 200 Gb/s"),
     "h100-sxm": Links(fast=450, domain=8, slow=50, source="NVIDIA DGX H100 data sheet: NVLink 900 GB/s, 8 × 400 Gb/s"),
     "h100-nvl": Links(fast=300, domain=2, slow=50, source="NVIDIA H100 NVL data sheet: bridge of 600 GB/s for two"),
     "h100-pcie": Links(fast=300, domain=2, slow=50, source="NVIDIA H100 data sheet: bridge of 600 GB/s for two"),
     "h200": Links(fast=450, domain=8, slow=50, source="NVIDIA DGX H200 data sheet: NVLink 900 GB/s, 8 × 400 Gb/s"),
     "h20": Links(fast=450, domain=8, slow=50, source="NVIDIA HGX H20 data sheet: NVLink 900 GB/s"),
     "b200": Links(fast=900, domain=8, slow=50, source="NVIDIA DGX B200 data sheet: NVLink 1.8 TB/s, 8 × 400 Gb/s"),
-    "gb200": Links(fast=900, domain=72, slow=50, source="NVIDIA GB200 NVL72 data sheet: NVLink 1.8 TB/s, 400 Gb/s per GPU"),
+    "gb200": Links(fast=900, domain=72, slow=50, source="NVIDIA GB200 NVL72 data sheet: 1.8 TB/s, 400 Gb/s"),
     "b300": Links(fast=900, domain=8, slow=100, source="NVIDIA DGX B300 data sheet: NVLink 1.8 TB/s, 8 × 800 Gb/s"),
-    "gb300": Links(fast=900, domain=72, slow=100, source="NVIDIA GB300 NVL72 data sheet: NVLink 1.8 TB/s, 800 Gb/s per GPU"),
-    "mi250x": Links(fast=150, domain=8, slow=25, source="AMD MI250X data sheet: Infinity Fabric, per GCD; HPE Cray EX: 200 Gb/s"),
+    "gb300": Links(fast=900, domain=72, slow=100, source="NVIDIA GB300 NVL72 data sheet: 1.8 TB/s, 800 Gb/s"),
+    "mi250x": Links(fast=150, domain=8, slow=25, source="AMD MI250X data sheet, per GCD; 200 Gb/s"),
     "mi300x": Links(fast=448, domain=8, slow=50, source="AMD MI300X data sheet: 7 links of 64 GB/s; 8 × 400 Gb/s"),
     "mi325x": Links(fast=448, domain=8, slow=50, source="AMD MI325X data sheet: 7 links of 64 GB/s; 8 × 400 Gb/s"),
     "mi350x": Links(fast=538, domain=8, slow=50, source="AMD MI350X data sheet: 7 links of 76.8 GB/s; 8 × 400 Gb/s"),
@@ -169,10 +170,10 @@ HIDES = {"fsdp": 1.0, "data": 1.0, "pipeline": 1.0, "tensor": 0.95, "context": 0
 JITTER = 0.001
 
 FELT = 0.17
-HOPPER = Shares(bfloat16=0.70, fp8=0.72, attention=0.46, felt=FELT, low=0.955, high=1.12)
-BLACKWELL = Shares(bfloat16=0.63, fp8=0.74, attention=0.31, felt=FELT, low=0.955, high=1.12)
-# Of B300 and GB300 nothing is published in bfloat16: in proportion to fp8. They run at higher clocks than the peak says.
-ULTRA = Shares(bfloat16=0.80, fp8=0.94, attention=0.33, felt=FELT, low=0.955, high=1.12)
+HOPPER = Shares(bfloat16=0.70, fp8=0.72, attention=0.46, felt=FELT, low=0.94, high=1.12)
+BLACKWELL = Shares(bfloat16=0.63, fp8=0.74, attention=0.31, felt=FELT, low=0.94, high=1.12)
+# Of B300 and GB300 nothing is published in bfloat16: in proportion to fp8. Their clocks are above those of the peak.
+ULTRA = Shares(bfloat16=0.80, fp8=0.94, attention=0.33, felt=FELT, low=0.94, high=1.12)
 # Of these hardly anything is published: as of Hopper and Blackwell, less a tenth, in a wider interval.
 OTHERS = Shares(bfloat16=0.60, fp8=0.65, attention=0.35, felt=FELT, low=0.75, high=1.3)
 SHARES: dict[str, Shares] = {

@@ -237,7 +237,9 @@ class _Count:
             else:
                 yield Collective(axis="data", kind="all-reduce", total_bytes=held * reduce, times=1)
         if self.tensor > 1:
-            hidden = self.tokens * self.model.hidden_dim * BYTES[spec.precision.tensor_reduce_dtype or spec.precision.compute_dtype]
+            precision = spec.precision
+            of_number = BYTES[precision.tensor_reduce_dtype or precision.compute_dtype]
+            hidden = self.tokens * self.model.hidden_dim * of_number
             again = 1 if "out" in self.recomputed else 0
             yield Collective(axis="tensor", kind="all-reduce", total_bytes=hidden, times=(4 + again) * layers)
         if mesh["context"] > 1:

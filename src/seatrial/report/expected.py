@@ -113,10 +113,14 @@ def _time_lines(
         rows.append((f"  {name}", f"{1000 * seconds:,.1f} ms", f"{seconds / time.step_seconds:.1%}{beside}"))
     rest = sum(seconds for _, seconds in largest_first[len(shown) :])
     if rest:
-        rows.append(("  the rest", f"{1000 * rest:,.1f} ms", ", ".join(name for name, _ in largest_first[len(shown) :])))
+        rows.append(
+            ("  the rest", f"{1000 * rest:,.1f} ms", ", ".join(name for name, _ in largest_first[len(shown) :]))
+        )
     for each in levers(spec, engine, time.profile)[:MOST_LEVERS]:
         change = each.step_seconds / time.step_seconds - 1
-        rows.append(("  would change it", f"{change:+.1%}", each.change + ("" if each.fits else ", which does not fit")))
+        rows.append(
+            ("  would change it", f"{change:+.1%}", each.change + ("" if each.fits else ", which does not fit"))
+        )
     return rows
 
 

@@ -9,6 +9,7 @@ from seatrial.metrics.drift import DRIFTS_BY
 from seatrial.metrics.shifts import SHORTEST
 from seatrial.spec import METRICS, Expectation, RunSpec
 from seatrial.verdict.check import Axis, Check, Status, show, show_beside
+from seatrial.verdict.gap import beside_expected
 
 AXIS: Axis = "performance"
 MIN_STEPS = 10
@@ -39,7 +40,8 @@ def judge_performance(
     if spec is not None and targets:
         return [*agreement, *(_target(performance, target, spec, tolerance, dropped) for target in targets)]
     why = "no performance target is set" if spec else "there is no configuration to compare it with"
-    return [*agreement, _not_judged(f"Recorded, not judged: {why}.", _course(performance, DRIFTS_BY))]
+    course = (*beside_expected(performance, spec), *_course(performance, DRIFTS_BY))
+    return [*agreement, _not_judged(f"Recorded, not judged: {why}.", course)]
 
 
 def _not_judged(sentence: str, evidence: Iterable[str]) -> Check:
@@ -103,6 +105,7 @@ def _target(
         unit=kind.unit,
         window=performance.window,
         evidence=doubts
+        + (() if target.metric == "memory_fraction" else beside_expected(performance, spec))
         + _circumstances(performance, target.metric, estimate, allowed)
         + _contradicting_targets(performance, target, spec),
     )
