@@ -120,7 +120,7 @@ def cases() -> list[Case]:
         known = row.model in MODELS and not row.proxy and not row.variant and row.device in time_profile.LINKS
         if known and peak and row.precision == peak[1] and (spec := spec_of(row)):
             found.append(Case(row, spec, seconds_of(row)))
-    smallest = {}  # a publisher recomputes as much at every scale
+    smallest: dict[tuple[str, int], str] = {}  # a publisher recomputes as much at every scale
     for case in sorted(found, key=lambda case: case.row.num_devices):
         if engine_of(case.row) == "maxtext":
             remat = decided(case.spec, "maxtext").execution.remat
@@ -268,7 +268,7 @@ def result_of(found: Sequence[Case]) -> Result:
 
 
 def recipe() -> list[tuple[str, int, float, float]]:
-    """NVIDIA's weak-scaling table of llama2-70b with MaxText: precision, devices, seconds; and the estimate's, times what
+    """The weak-scaling table of llama2-70b with MaxText: precision, devices, seconds, and estimated ones, times what
     makes it right on 64 devices."""
     found = []
     for precision in ("bfloat16", "fp8"):

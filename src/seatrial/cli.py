@@ -128,6 +128,25 @@ def plan(
 
 
 @app.command()
+@option("--cpu", is_flag=True, help="Measure the processor and its virtual devices.")
+@options.format_option("text", "json")
+def calibrate(cpu: bool, output: str) -> None:
+    """Measure this machine's devices for plan's times.
+
+    Takes about a minute on a quiet machine: matrix products, attention, memory, optimizer, collectives and small
+    steps. The profile is kept in the user's data, and `plan` uses it for runs on this device from then on.
+    """
+    import json
+
+    from seatrial.commands.calibrate import calibrate as measure
+    from seatrial.commands.calibrate import render
+    from seatrial.estimate.time_profile import as_dict
+
+    profile, path = measure(cpu=cpu, say=lambda text: click.echo(text, err=True))
+    click.echo(json.dumps(as_dict(profile), indent=1) if output == "json" else render(profile, path))
+
+
+@app.command()
 @options.configuration
 @option("--to", required=True, help="native, cvs, cvs-megatron, maxtext, megatron, megatron-env or nxdt.")
 @option("--out", type=FILE, metavar="FILE", help="A new file for it (default: print it).")

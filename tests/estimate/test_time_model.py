@@ -24,7 +24,8 @@ H100 = hardware.DEVICES["h100-sxm"]
 PROFILE = time_profile.published(H100)
 assert PROFILE is not None
 PLAIN = Profile(  # every rate is one that can be reckoned with
-    device="plain", origin="here", products={"bfloat16": Rate(flops_per_second=1e15)}, attention={"bfloat16": 1e15},
+    device="plain", origin="here", products={"bfloat16": Rate(flops_per_second=1e15)},
+    attention={"bfloat16": Rate(flops_per_second=1e15)},
     memory_bytes_per_second=1e30, optimizer_bytes_per_second=1e30, fast=Link(bytes_per_second=1e11, latency_seconds=0),
     slow=Link(bytes_per_second=1e10, latency_seconds=0), domain=8,
 )  # fmt: skip
@@ -198,7 +199,8 @@ def test_a_faster_device_is_never_slower(engine: str) -> None:
         {"optimizer_bytes_per_second": 3 * PROFILE.optimizer_bytes_per_second},
         {"fast": links["fast"]},
         {"slow": links["slow"]},
-        {"attention": {name: 3 * rate for name, rate in PROFILE.attention.items()}},
+        {"attention": {name: replace(rate, flops_per_second=3 * rate.flops_per_second)
+                       for name, rate in PROFILE.attention.items()}},
         {"products": {name: replace(rate, flops_per_second=3 * rate.flops_per_second)
                       for name, rate in PROFILE.products.items()}},
     ]  # fmt: skip

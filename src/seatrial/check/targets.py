@@ -88,12 +88,12 @@ def impossible_targets(finder: Finder) -> Iterator[Problem]:
             )  # fmt: skip
 
 
-def _expected(finder: Finder) -> tuple[StepTime, time_profile.Profile] | None:
+def _expected(spec: RunSpec, engine: str) -> tuple[StepTime, time_profile.Profile] | None:
     """The time of the run's steps as it is laid out; None where that is not known."""
-    profile = time_profile.published(hardware.find(finder.spec.topology.device))
-    if profile is None or not mesh_is_sound(finder.spec):
+    profile = time_profile.published(hardware.find(spec.topology.device))
+    if profile is None or not mesh_is_sound(spec):
         return None
-    found = predict(finder.spec, finder.engine, profile)
+    found = predict(spec, engine, profile)
     return (found, profile) if found else None
 
 
@@ -103,18 +103,18 @@ def _tflops_of_step(spec: RunSpec, step_seconds: float) -> float:
 
 
 def _where_tuned_ones_are(finder: Finder, peak: float) -> str:
-    if (known := _expected(finder)) is None:
+    if (known := _expected(finder.spec, finder.engine)) is None:
         return ""
     high, low = (_tflops_of_step(finder.spec, seconds) / peak for seconds in known[0].interval)
     return f", where tuned ones reach {low:.0%} to {high:.0%}"
 
 
 def unreachable_targets(finder: Finder) -> Iterator[Problem]:
-    """No target lies above what the fastest layout of these devices does in nine of ten tuned runs."""
+    """No target lies above what the fastest layout of these devices reaches, at the upper end of its interval."""
     spec, peak = finder.spec, _peak(finder.spec)
     asked = {target: min(_tflops(spec, target).values(), default=0.0) for target in spec.expectations}
     asked = {target: value for target, value in asked.items() if value and peak and value <= peak[1]}
-    known = _expected(finder) if asked else None
+    known = _expected(spec, finder.engine) if asked else None
     if known is None:
         return
     own, profile = known
@@ -129,7 +129,7 @@ def unreachable_targets(finder: Finder) -> Iterator[Problem]:
             yield finder.at(
                 f"expectations.{target.metric}", "warning", "unreachable-expectation",
                 f"{_meaning(target, value)}the fastest layout of {spec.topology.num_devices} {profile.device} takes "
-                f"{best.step_seconds:.3g} s a step, and nine of ten tuned runs stay below {reached:.0f} TFLOP/s",
+                f"{best.step_seconds:.3g} s a step, and at best ({profile.certainty}) reaches {reached:.0f} TFLOP/s",
                 f"expect what {reached:.0f} TFLOP/s mean, or less; seatrial plan --sweep shows the layouts",
             )  # fmt: skip
 

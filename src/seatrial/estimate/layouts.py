@@ -81,7 +81,7 @@ def layouts(spec: RunSpec, engine: str, profile: Profile, *, formats: Sequence[s
 
 def fastest(spec: RunSpec, engine: str, profile: Profile) -> StepTime | None:
     """The time of the fastest layout that fits, in the run's own number format; None where none does."""
-    timed = []
+    timed: list[tuple[float, int, StepTime, RunSpec]] = []
     for parallelism, micro in _shapes(spec):
         shaped = replace(spec, parallelism=parallelism, batch=replace(spec.batch, micro_batch_size=micro))
         if next(uneven_splits(shaped), None):

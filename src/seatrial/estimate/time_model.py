@@ -32,7 +32,7 @@ OVERLAP_INSIDE = ("megatron",)
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """A step's seconds by part; their sum is the estimate, and 80% of tuned runs lie between `low` and `high` times it.
+    """A step's seconds by part; their sum is the estimate; `low` and `high` times it are the interval of the profile.
 
     `hidden_seconds`: communication by mesh axis that computing hides; it is not in the sum.
     """
@@ -93,12 +93,17 @@ def _name(axis: str) -> str:
 
 
 def _computed(work: Work, profile: Profile) -> dict[str, float]:
-    forward = profile.attention_rate(work.attention_format, ATTENTION_FORWARD) or math.inf
-    backward = profile.attention_rate(work.attention_format, ATTENTION_BACKWARD) or math.inf
+    attention = sum(
+        flops * (1 + rate.k / work.head_dim) / rate.flops_per_second
+        for kind, flops in ((ATTENTION_FORWARD, work.attention_forward_flops),
+                            (ATTENTION_BACKWARD, work.attention_backward_flops))
+        if (rate := profile.attention_rate(work.attention_format, kind))
+    )  # fmt: skip
+    moved = profile.moved.get(work.attention_format, profile.memory_bytes_per_second)
     return {
         "matrix products": sum(_product_seconds(each, profile) for each in work.products),
-        "attention": work.attention_forward_flops / forward + work.attention_backward_flops / backward,
-        "memory-bound": work.moved_bytes / profile.memory_bytes_per_second,
+        "attention": attention,
+        "memory-bound": work.moved_bytes / moved,
         OPTIMIZER: work.optimizer_bytes / profile.optimizer_bytes_per_second,
     }
 
@@ -163,7 +168,8 @@ def _communication(
     """
     each: dict[str, float] = {}
     for collective in work.collectives:
-        each[collective.axis] = each.get(collective.axis, 0.0) + collective_seconds(collective, spec, profile)
+        seconds = collective_seconds(collective, spec, profile) * profile.slowdown(spec.topology.num_devices)
+        each[collective.axis] = each.get(collective.axis, 0.0) + seconds
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
 

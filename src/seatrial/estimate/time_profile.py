@@ -6,8 +6,8 @@ times how much of them tuned runs get (`SHARES`), which half of the published re
 
     products    a product [m, k] × [k, n] takes 2 (m + M)(k + K)(n + N) / rate seconds, or as long as its operands take
                 to be read and written; M, K and N are what small dimensions lose
-    attention   FLOPs of the causal half over a rate, forward and backward
-    memory      bytes read and written over a bandwidth; the optimizer has one of its own
+    attention   FLOPs of the causal half over a rate, forward and backward, where a head seems to be larger by k
+    memory      bytes read and written over a bandwidth, by format; the optimizer has one of its own
     links       bytes over a bandwidth, and a latency a hop: fast within a domain, slow between domains
 """
 
@@ -55,13 +55,13 @@ class Profile:
     ("bfloat16/weight_gradient", "bfloat16/backward"). `domain` is how many devices the fast links connect. `hides`: by
     mesh axis the share of communication that computing can hide; `felt` is how much of the hidden time it takes all the
     same. `shared`: devices that are there at once → how much longer each takes than one alone (virtual devices share a
-    processor). `low` and `high`: 80% of measured step times lie between these multiples of the estimate.
+    processor). `low` and `high`: between these multiples of the estimate lie so many step times as `certainty` says.
     """
 
     device: str
     origin: str
     products: Mapping[str, Rate]
-    attention: Mapping[str, float]
+    attention: Mapping[str, Rate]
     memory_bytes_per_second: float
     optimizer_bytes_per_second: float
     fast: Link
@@ -69,18 +69,20 @@ class Profile:
     domain: int
     launch_seconds: float = 0.0
     fixed_seconds: float = 0.0  # of a step, whatever it does
+    moved: Mapping[str, float] = field(default_factory=dict)  # bytes per second by format, where they differ
     hides: Mapping[str, float] = field(default_factory=dict)
     felt: float = 0.0
     jitter: float = 0.0  # share of a step that is lost with each doubling of the nodes
     shared: Mapping[int, float] = field(default_factory=dict)
     low: float = 1.0
     high: float = 1.0
+    certainty: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)  # its sources, or versions and date of a measurement
 
     def product(self, number_format: str, kind: str) -> Rate | None:
         return self.products.get(f"{number_format}/{kind}", self.products.get(number_format))
 
-    def attention_rate(self, number_format: str, kind: str) -> float | None:
+    def attention_rate(self, number_format: str, kind: str) -> Rate | None:
         return self.attention.get(f"{number_format}/{kind}", self.attention.get(number_format))
 
     def slowdown(self, devices: int) -> float:
@@ -92,7 +94,7 @@ class Profile:
             return known[0][1]
         for (fewer, low), (more, high) in itertools.pairwise(known):
             if devices <= more:
-                return low * (high / low) ** (math.log(devices / fewer) / math.log(more / fewer))
+                return low * math.pow(high / low, math.log(devices / fewer) / math.log(more / fewer))
         return known[-1][1] * devices / known[-1][0]
 
 
@@ -107,6 +109,7 @@ def from_dict(data: Mapping[str, Any]) -> Profile:
     if given.pop("v") != VERSION:
         raise ValueError(f"the profile is not one of version {VERSION}")
     given["products"] = {name: Rate(**rate) for name, rate in given["products"].items()}
+    given["attention"] = {name: Rate(**rate) for name, rate in given["attention"].items()}
     given["fast"], given["slow"] = Link(**given["fast"]), Link(**given["slow"])
     given["shared"] = {int(devices): value for devices, value in given["shared"].items()}
     return Profile(**given)
@@ -159,6 +162,7 @@ class Shares:
     felt: float
     low: float
     high: float
+    certainty: str = "80% of tuned runs"
 
 
 MEMORY, FAST, SLOW = 0.85, 0.75, 0.85  # of the data sheets' bandwidths
@@ -175,7 +179,7 @@ BLACKWELL = Shares(bfloat16=0.63, fp8=0.74, attention=0.31, felt=FELT, low=0.94,
 # Of B300 and GB300 nothing is published in bfloat16: in proportion to fp8. Their clocks are above those of the peak.
 ULTRA = Shares(bfloat16=0.80, fp8=0.94, attention=0.33, felt=FELT, low=0.94, high=1.12)
 # Of these hardly anything is published: as of Hopper and Blackwell, less a tenth, in a wider interval.
-OTHERS = Shares(bfloat16=0.60, fp8=0.65, attention=0.35, felt=FELT, low=0.75, high=1.3)
+OTHERS = Shares(bfloat16=0.60, fp8=0.65, attention=0.35, felt=FELT, low=0.75, high=1.3, certainty="an assumed range")
 SHARES: dict[str, Shares] = {
     "h100-sxm": HOPPER, "h100-nvl": HOPPER, "h100-pcie": HOPPER, "h200": HOPPER, "h20": HOPPER,
     "b200": BLACKWELL, "gb200": BLACKWELL, "b300": ULTRA, "gb300": ULTRA,
@@ -201,7 +205,10 @@ def published(device: Device | None, shares: Shares | None = None) -> Profile | 
             for name, part in of_format.items()
             if name in device.peak_flops
         },
-        attention={"bfloat16": attention, f"bfloat16/{ATTENTION_BACKWARD}": attention * BACKWARD},
+        attention={
+            "bfloat16": Rate(flops_per_second=attention),
+            f"bfloat16/{ATTENTION_BACKWARD}": Rate(flops_per_second=attention * BACKWARD),
+        },
         memory_bytes_per_second=memory,
         optimizer_bytes_per_second=memory,
         fast=Link(bytes_per_second=links.fast * GB * FAST, latency_seconds=FAST_LATENCY),
@@ -213,4 +220,5 @@ def published(device: Device | None, shares: Shares | None = None) -> Profile | 
         jitter=JITTER,
         low=share.low,
         high=share.high,
+        certainty=share.certainty,
     )

@@ -62,6 +62,7 @@ class Work:
 
     products: tuple[Product, ...]
     attention_format: str
+    head_dim: int
     attention_forward_flops: float  # of the causal half, recomputation included
     attention_backward_flops: float
     moved_bytes: float
@@ -130,6 +131,7 @@ class _Count:
         return Work(
             products=tuple(self._products()),
             attention_format="float32" if self.spec.precision.compute_dtype == "float32" else "bfloat16",
+            head_dim=self.model.head_dim,
             attention_forward_flops=forward,
             attention_backward_flops=backward,
             moved_bytes=self._moved(),

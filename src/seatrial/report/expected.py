@@ -47,6 +47,7 @@ def _time(spec: RunSpec, engine: str, time: StepTime) -> dict[str, Any]:
         "step_seconds": time.step_seconds,
         "low_seconds": time.interval[0],
         "high_seconds": time.interval[1],
+        "interval": time.profile.certainty,
         "seconds_by_part": dict(time.seconds),
         "hidden_seconds_by_part": dict(time.hidden_seconds),
         "profile": time.profile.origin,
@@ -100,7 +101,7 @@ def _time_lines(
     tokens = spec.tokens_per_step / spec.topology.num_devices
     rows = [
         ("step time", f"{show_seconds(time.step_seconds)} s",
-         f"{_span(low, high)} s in 80% of tuned runs, by {time.profile.origin}{of_peak}"),
+         f"{_span(low, high)} s: {time.profile.certainty}, by {time.profile.origin}{of_peak}"),
         ("speed", f"{tokens / time.step_seconds:,.{0 if tokens / time.step_seconds >= 100 else 1}f} tokens/s/device",
          f"{_span(tokens / high, tokens / low)}; {spec.tokens_per_step:,} tokens a step on "
          f"{spec.topology.num_devices} devices"),

@@ -43,7 +43,7 @@ def beside_expected(performance: Performance, spec: RunSpec | None) -> tuple[str
     how = "slower than" if measured > high else "faster than" if measured < low else "within"
     line = (
         f"measured {beside[0]}, expected {beside[1]} on {spec.topology.num_devices} {time.profile.device} "
-        f"({change:+.0%}): {how} the {beside[2]} to {beside[3]} of 80% of tuned runs"
+        f"({change:+.0%}): {how} {beside[2]} to {beside[3]}, {time.profile.certainty}"
     )
     if measured <= high:
         return (line,)
@@ -76,8 +76,8 @@ def _likeliest(performance: Performance, time: StepTime, gap: float) -> str:
     others = f"; beside that, {found[0].kind}: {found[0].evidence}" if found else ""
     if moved + hidden < gap / 2:
         return (
-            f"likeliest gap: compute: no rank, no wait for data and no slow steps stand out, and communication could "
-            f"explain {(moved + hidden) / gap:.0%} of it if nothing hid it{others}"
+            f"likeliest gap: compute, by exclusion: no rank, no wait for data and no slower steps stand out, and all "
+            f"communication, if nothing hid it, would be {(moved + hidden) / gap:.0%} of it{others}"
         )
     return (
         f"likeliest gap: compute or communication, which step times do not tell apart: without overlap, communication "

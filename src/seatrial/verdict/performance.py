@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from seatrial.metrics import Estimate, Performance, StepTimes, Straggler, show_ranges, work_of_a_step
 from seatrial.metrics.drift import DRIFTS_BY
@@ -38,7 +39,12 @@ def judge_performance(
         return [_not_judged(f"Not judged: a {rehearsal}'s speed says nothing about the cluster.", on_cluster)]
     agreement = _figures_agree(performance)
     if spec is not None and targets:
-        return [*agreement, *(_target(performance, target, spec, tolerance, dropped) for target in targets)]
+        checks = [_target(performance, target, spec, tolerance, dropped) for target in targets]
+        first = next((n for n, target in enumerate(targets) if target.metric != "memory_fraction"), None)
+        if first is not None:
+            evidence = (*checks[first].evidence, *beside_expected(performance, spec))
+            checks[first] = replace(checks[first], evidence=evidence)
+        return [*agreement, *checks]
     why = "no performance target is set" if spec else "there is no configuration to compare it with"
     course = (*beside_expected(performance, spec), *_course(performance, DRIFTS_BY))
     return [*agreement, _not_judged(f"Recorded, not judged: {why}.", course)]
@@ -105,7 +111,6 @@ def _target(
         unit=kind.unit,
         window=performance.window,
         evidence=doubts
-        + (() if target.metric == "memory_fraction" else beside_expected(performance, spec))
         + _circumstances(performance, target.metric, estimate, allowed)
         + _contradicting_targets(performance, target, spec),
     )
