@@ -7,6 +7,7 @@ with what they would need.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -109,24 +110,26 @@ def _formats(spec: RunSpec) -> tuple[str | None, ...]:
 
 def _shapes(spec: RunSpec) -> Iterator[tuple[Parallelism, int]]:
     """Meshes over the devices, and micro-batches that the global batch has on them."""
-    devices, per_node = spec.topology.num_devices, spec.topology.devices_per_node
-    for tensor in _divisors(math.gcd(per_node, spec.model.num_heads)):
-        for context in CONTEXTS:
-            for stages in _divisors(math.gcd(devices, spec.model.num_layers)):
-                if devices % (tensor * context * stages):
-                    continue
-                rest = devices // (tensor * context * stages)
-                if spec.batch.global_batch_size % rest:
-                    continue
-                for fsdp, data, zero1 in _replicas(rest, per_node // math.gcd(per_node, tensor * context)):
-                    sizes = {"tensor": tensor, "context": context, "pipeline": stages, "fsdp": fsdp, "data": data}
-                    if (mesh := _placed(spec, sizes)) is None:
-                        continue
-                    made = replace(mesh, zero1=zero1, sequence_parallel=tensor > 1,
-                                   context_strategy=spec.parallelism.context_strategy)  # fmt: skip
-                    for micro in MICRO_BATCHES:
-                        if spec.batch.global_batch_size % (rest * micro) == 0:
-                            yield made, micro
+    per_node, batch = spec.topology.devices_per_node, spec.batch.global_batch_size
+    for tensor, context, stages, rest in _splits(spec):
+        for fsdp, data, zero1 in _replicas(rest, per_node // math.gcd(per_node, tensor * context)):
+            sizes = {"tensor": tensor, "context": context, "pipeline": stages, "fsdp": fsdp, "data": data}
+            if (mesh := _placed(spec, sizes)) is None:
+                continue
+            strategy = spec.parallelism.context_strategy
+            made = replace(mesh, zero1=zero1, sequence_parallel=tensor > 1, context_strategy=strategy)
+            yield from ((made, micro) for micro in MICRO_BATCHES if batch % (rest * micro) == 0)
+
+
+def _splits(spec: RunSpec) -> Iterator[tuple[int, int, int, int]]:
+    """Sizes of tensor, context and pipeline, and the replicas that they leave, where the global batch has as many."""
+    devices, model = spec.topology.num_devices, spec.model
+    tensors = _divisors(math.gcd(spec.topology.devices_per_node, model.num_heads))
+    stages = _divisors(math.gcd(devices, model.num_layers))
+    for each in itertools.product(tensors, CONTEXTS, stages):
+        rest, left = divmod(devices, math.prod(each))
+        if not left and rest and spec.batch.global_batch_size % rest == 0:
+            yield (*each, rest)
 
 
 def _replicas(rest: int, in_node: int) -> Iterator[tuple[int, int, bool]]:

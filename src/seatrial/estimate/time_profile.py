@@ -1,4 +1,4 @@
-"""What a device and its links do in a second: the constants by which `time_model` estimates a step.
+"""Rates of a device and its links: the constants by which `time_model` estimates a step.
 
 Without a measurement they are published ones: the peaks and bandwidths of data sheets (`hardware.DEVICES`, `LINKS`),
 times how much of them tuned runs get (`SHARES`), which half of the published results were used to find

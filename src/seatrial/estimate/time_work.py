@@ -1,4 +1,4 @@
-"""What a device does in a step, counted: matrix products, attention, bytes moved, optimizer, collectives.
+"""The work of a device in a step, counted: matrix products, attention, bytes moved, optimizer, collectives.
 
 Counts are those of the pipeline stage that does most. A pass is one micro-batch's way forward and backward.
 """
