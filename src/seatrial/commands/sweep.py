@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from seatrial.report.expected import show_seconds, show_size
 from seatrial.spec import Resolved, RunSpec
 
 SHOWN = 15
-MOST_LISTED = 200  # of either kind, in JSON
+MOST_LISTED = 100  # of each number format; and of those that do not fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +67,16 @@ def sweep(request: RunRequest) -> Sweep:
 
 def _accepted(found: Layouts, resolved: Resolved, request: RunRequest, refused: Counter[str]) -> Iterator[Candidate]:
     """Those without an error for the trainer; a candidate's other findings are as those of the run."""
-    listed = 0
+    listed: Counter[str] = Counter()
     for each in found.fitting:
-        if listed == MOST_LISTED:
-            return
+        if listed[_format(each.spec)] == MOST_LISTED:
+            continue
         problems = lint(replace(resolved, spec=each.spec, problems=()), action="check", engine=request.engine).problems
         error = next((problem for problem in problems if problem.severity == "error"), None)
         if error:
             refused[f"{error.code}: {error.path}"] += 1
         else:
-            listed += 1
+            listed[_format(each.spec)] += 1
             yield each
 
 
@@ -159,13 +159,13 @@ def _too_large(each: Candidate) -> str:
 def as_text(found: Sweep) -> str:
     """The sweep for people."""
     head = ("", "layout", "micro", "remat", "format", "step", "tokens/s/device", "MFU", "memory", "beside the fastest")
-    rows = [_row(number, each) for number, each in enumerate(found.ranked[:SHOWN], 1)]
+    rows = [_row(number, each) for number, each in _shown(found.ranked)]
     sections = [
         f"# Layouts, the fastest first\n\n{found.tried:,} tried; by {found.profile.origin} of {found.profile.device}",
         table([head, *rows], indent=0, columns=UNLIMITED, widest=60) if rows else "none fits",
     ]
-    rest = len(found.ranked) - SHOWN
-    lines = [f"{rest:,} more fit and are slower"] if rest > 0 else []
+    rest = len(found.ranked) - len(rows)
+    lines = [f"{rest:,} more of those that fit were ranked"] if rest > 0 else []
     if found.too_large:
         lines.append(f"{len(found.too_large):,} do not fit: the fastest of them, {_named(found.too_large[0])}, "
                      f"{_too_large(found.too_large[0])}")  # fmt: skip
@@ -178,6 +178,15 @@ def as_text(found: Sweep) -> str:
         )
         lines.append(f"the fastest, as overrides of a native configuration: {overrides}")
     return "\n\n".join([*sections, "\n".join(lines)])
+
+
+def _shown(ranked: Sequence[Ranked]) -> Iterator[tuple[int, Ranked]]:
+    """The first ones, and the first of each number format, with their ranks."""
+    seen: set[str] = set()
+    for number, each in enumerate(ranked, 1):
+        if number <= SHOWN or _format(each.candidate.spec) not in seen:
+            yield number, each
+        seen.add(_format(each.candidate.spec))
 
 
 def _named(each: Candidate) -> str:
