@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from seatrial.estimate import hardware, time_profile
 from seatrial.estimate.calibration import (
     MeasuredAttention,
     MeasuredCollective,
     MeasuredProduct,
     MeasuredStep,
     Measurements,
+    completed,
     profile_of,
 )
 from seatrial.estimate.time_model import collective_seconds, predict
@@ -122,6 +124,18 @@ def test_steps_that_were_not_measured_are_predicted(seed: int) -> None:
         for spec in (run(dice, "bfloat16", **{dice.choice(("data", "fsdp")): dice.choice((2, 4))}) for _ in range(40))
     ]
     assert statistics.median(map(abs, together)) < 0.10
+
+
+def test_what_one_machine_cannot_show_is_published() -> None:
+    dice = random.Random(2)
+    real, published = device(dice), time_profile.published(hardware.DEVICES["h100-sxm"])
+    assert published is not None
+    alone = completed(real, published, several=False)
+    assert (alone.fast, alone.slow, alone.domain, alone.shared) == (published.fast, published.slow, 8, {})
+    assert alone.products["fp8"] == published.products["fp8"]
+    assert alone.product("bfloat16", "forward") == real.products["bfloat16/forward"]
+    assert completed(real, published, several=True).fast == real.fast
+    assert completed(real, None, several=True) == replace(real, shared={})
 
 
 def test_without_measurements_there_is_no_profile() -> None:

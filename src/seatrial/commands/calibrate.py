@@ -16,13 +16,14 @@ from seatrial.commands.device_profile import cpu_name, keep
 from seatrial.console import UNLIMITED, Say, show_value, table
 from seatrial.engines.native import CPU_MALLOC, TUNABLES
 from seatrial.errors import LaunchError
-from seatrial.estimate import hardware
+from seatrial.estimate import hardware, time_profile
 from seatrial.estimate.calibration import (
     MeasuredAttention,
     MeasuredCollective,
     MeasuredProduct,
     MeasuredStep,
     Measurements,
+    completed,
     profile_of,
 )
 from seatrial.estimate.time_profile import Profile
@@ -50,6 +51,9 @@ def calibrate(*, cpu: bool, say: Say) -> tuple[Profile, Path]:
         profile = profile_of(_together(found), device=device, origin=f"measured on {today}", facts=facts)
     except (ValueError, KeyError, TypeError) as error:
         raise LaunchError(f"the measurements make no profile: {error}") from error
+    if not on_cpu:
+        several = any(one.get("collectives") for one in found)
+        profile = completed(profile, time_profile.published(known), several=several)
     return profile, keep(profile)
 
 

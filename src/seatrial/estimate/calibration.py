@@ -97,6 +97,24 @@ def profile_of(found: Measurements, *, device: str, origin: str, facts: Mapping[
     return _together(_from_steps(first, formats, alone), found)
 
 
+def completed(measured: Profile, published: Profile | None, *, several: bool) -> Profile:
+    """A measured profile of accelerators, with published constants for what one machine cannot show: the network, how
+    many devices the fast links connect, overlap, and formats that were not measured. `several`: whether the links
+    between devices were measured.
+    """
+    own = replace(measured, shared={})  # accelerators share no processor
+    if published is None:
+        return own
+    return replace(
+        own,
+        products={**published.products, **own.products},
+        attention={**published.attention, **own.attention},
+        fast=own.fast if several else published.fast,
+        slow=published.slow, domain=published.domain, hides=published.hides, felt=published.felt,
+        jitter=published.jitter,
+    )  # fmt: skip
+
+
 # --- operators --------------------------------------------------------------------------------------------------------
 
 
