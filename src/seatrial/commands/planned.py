@@ -25,7 +25,7 @@ class PlannedRun:
     the changes of a rehearsal, and for each process its rank, host and command; None where this machine lacks
     what the run asks for, and `missing` says what that is. `files` are those that would be written for it, by their
     paths in the run directory. `expected` holds the estimates of memory (bytes per device), step time (seconds, lowest
-    and highest) and speed; None for what needs a device that is known.
+    and highest) and speed, and under `time` the parts of a step; None for what needs a device that is known.
     """
 
     asked: Resolved
