@@ -213,9 +213,7 @@ def main(listed: Path, folder: Path, out: Path | None, only: str, show: bool) ->
             else:
                 results.append((entry, answer(entry, path)))
     if not results:
-        raise click.UsageError(
-            f"{folder} has no text of a log: name the folder of ID, ID.log or ID.txt"
-        )
+        raise click.UsageError(f"{folder} has no text of a log: name the folder of ID, ID.log or ID.txt")
     click.echo(as_text(results, show=show))
     if absent:
         click.echo(f"{len(absent)} have no text in {folder}: {', '.join(absent[:9])}{' …' if absent[9:] else ''}")

@@ -100,26 +100,54 @@ def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -
 @option("--explain", metavar="KEY", help="Only show where this value came from, and its name in each dialect.")
 @options.compiling
 @option("--all", "shows_all", is_flag=True, help="Show every value with its origin, every command and file.")
+@option("--sweep", "sweeps", is_flag=True, help="Rank the layouts of the run on its devices by the time of a step.")
 @options.format_option("text", "json")
 def plan(
-    given: ConfigArguments, explain: str | None, compile_for: str | None, shows_all: bool, output: str, **how: Any
-) -> None:
+    given: ConfigArguments, explain: str | None, compile_for: str | None, shows_all: bool, sweeps: bool, output: str,
+    **how: Any,
+) -> None:  # fmt: skip
     """Show what would run: on one screen, or all of it.
 
     Model, mesh, batch, memory and step time to expect, and what would be started; with --all also every value of the
     resolved run with its origin, and each process's command; with --compile, memory, collectives and kernels of the
-    step as XLA compiles it for the run's device, which need not be here.
+    step as XLA compiles it for the run's device, which need not be here; with --sweep, only the layouts that fit, the
+    fastest first.
     """
     from seatrial.commands import plan as plans
     from seatrial.commands.run import RunRequest
 
     request, as_json = RunRequest(config=given, **how), output == "json"
+    if sweeps:
+        from seatrial.commands import sweep
+
+        found = sweep.sweep(request)
+        click.echo(sweep.as_json(found) if as_json else sweep.as_text(found))
+        return
     text = (
         plans.describe(request, as_json=as_json, compile_for=compile_for, shows_all=shows_all)
         if explain is None
         else plans.explain(request, explain, as_json=as_json)
     )
     click.echo(text)
+
+
+@app.command()
+@option("--cpu", is_flag=True, help="Measure the processor and its virtual devices.")
+@options.format_option("text", "json")
+def calibrate(cpu: bool, output: str) -> None:
+    """Measure this machine's devices for plan's times.
+
+    Takes about a minute on a quiet machine: matrix products, attention, memory, optimizer, collectives and small
+    steps. The profile is kept in the user's data, and `plan` uses it for runs on this device from then on.
+    """
+    import json
+
+    from seatrial.commands.calibrate import calibrate as measure
+    from seatrial.commands.calibrate import render
+    from seatrial.estimate.time_profile import as_dict
+
+    profile, path = measure(cpu=cpu, say=lambda text: click.echo(text, err=True))
+    click.echo(json.dumps(as_dict(profile), indent=1) if output == "json" else render(profile, path))
 
 
 @app.command()

@@ -75,6 +75,8 @@ def test_a_sound_spec_has_no_findings() -> None:
          "expectations.tflops_per_second_per_device", "1307.4 TFLOP/s in bfloat16 at its peak (AMD MI300X data sheet)"),
         ({"expectations": bars(tokens_per_second_per_device=26_000)}, "warning", "impossible-expectation",
          "expectations.tokens_per_second_per_device", "26000 tokens/s mean 1338 TFLOP/s"),
+        ({"expectations": bars(tflops_per_second_per_device=1200)}, "warning", "unreachable-expectation",
+         "expectations.tflops_per_second_per_device", "the fastest layout of 16 mi300x takes"),
         ({"expectations": bars(mfu=40)}, "warning", "impossible-expectation", "expectations.mfu", "a fraction"),
         ({"expectations": bars(tflops_per_second_per_device=500, tokens_per_second_per_device=5000)}, "warning",
          "contradicting-expectations", "expectations.tokens_per_second_per_device",

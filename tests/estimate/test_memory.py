@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from tools import compiled_memory
 
-from seatrial.estimate import flops, hardware, memory, speed
-from seatrial.estimate.published import results
-from seatrial.spec import Container, Execution, Objective, Optimizer, Precision, RunSpec
+from seatrial.estimate import flops, memory
+from seatrial.spec import Container, Execution, Objective, Optimizer, RunSpec
 from seatrial.spec.presets import MODELS
 from tests.helpers.compiled import COMPILED, SP, spec_of
 
@@ -161,57 +160,9 @@ def test_a_process_gets_the_share_that_its_runtime_takes(engine: str, spec: RunS
     assert memory.share(spec, engine) == share
 
 
-def test_utilization_is_that_of_nine_in_ten_published_runs() -> None:
-    reached: dict[str, list[float]] = {}
-    for row in results():
-        device = hardware.find(row.device)
-        peak = device.peak("bfloat16", row.precision) if device else None
-        if row.model in MODELS and not row.proxy and not row.variant and peak and row.precision == peak[1]:
-            each = flops.flops_per_token(MODELS[row.model], row.sequence_length)
-            reached.setdefault(row.precision, []).append(row.tokens_per_second_per_device * each / peak[0])
-    assert set(reached) == set(speed.UTILIZATION)
-    for precision, (low, high) in speed.UTILIZATION.items():
-        inside = [low <= share <= high for share in reached[precision]]
-        assert len(inside) > 50
-        assert sum(inside) / len(inside) >= 0.9
-
-
-def test_a_published_step_time_is_within_what_is_expected() -> None:
-    """NeMo 24.11.1, llama3.1-8b on 8 H100, 128 sequences of 8192 tokens in bfloat16: 12.91 s."""
-    spec = spec_of("llama3.1-8b", 1, 8192, accumulate=16, fsdp=8)
-    expected = speed.expected(spec, hardware.DEVICES["h100-sxm"])
-    assert expected is not None
-    assert expected.step_seconds[0] < 12.91 < expected.step_seconds[1]
-    tokens = 128 * 8192 / 8
-    assert expected.tokens_per_second_per_device == (
-        pytest.approx(tokens / expected.step_seconds[1]), pytest.approx(tokens / expected.step_seconds[0]),
-    )  # fmt: skip
-    assert expected.utilization == speed.UTILIZATION["bfloat16"]
-
-
-def test_a_pipeline_waits_for_its_ends() -> None:
-    plain = speed.expected(spec_of("llama3.1-8b", 1, 8192, accumulate=8), hardware.DEVICES["h200"])
-    spec = spec_of("llama3.1-8b", 1, 8192, accumulate=8, pipeline=5)
-    piped = speed.expected(spec, hardware.DEVICES["h200"])
-    assert plain is not None
-    assert piped is not None
-    assert piped.step_seconds[0] == pytest.approx(plain.step_seconds[0] / 5 * (1 + 4 / 8))
-
-
 def test_a_preference_is_two_sequences() -> None:
     plain = spec_of("llama3.1-8b", 1, 8192)
     pairs = replace(plain, objective=Objective(kind="dpo"))
     assert (
         memory.per_device(pairs, "native").activations_bytes == 2 * memory.per_device(plain, "native").activations_bytes
     )
-    one, two = (speed.expected(spec, hardware.DEVICES["h200"]) for spec in (plain, pairs))
-    assert one is not None
-    assert two is not None
-    assert two.step_seconds[0] == pytest.approx(2 * one.step_seconds[0])
-
-
-def test_no_peak_no_speed() -> None:
-    spec = spec_of("llama3.1-8b", 1, 8192)
-    assert speed.expected(spec, None) is None
-    float32 = replace(spec, precision=Precision(compute_dtype="float32"))
-    assert speed.expected(float32, hardware.DEVICES["h100-sxm"]) is None

@@ -33,7 +33,13 @@ from seatrial.check.schedule import (
     warmup_ends,
 )
 from seatrial.check.settings import container_can_work, settings_have_an_effect
-from seatrial.check.targets import contradicting_targets, impossible_targets, repeated_targets, weak_targets
+from seatrial.check.targets import (
+    contradicting_targets,
+    impossible_targets,
+    repeated_targets,
+    unreachable_targets,
+    weak_targets,
+)
 from seatrial.check.trainer import not_supported_yet
 from seatrial.estimate import memory
 from seatrial.estimate.compiled import Compiled
@@ -105,6 +111,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("evaluations have data", evaluations_have_data),
     # targets
     ("no target is above the device's peak", impossible_targets),
+    ("no target is above what any layout reaches", unreachable_targets),
     ("no target is so weak that anything passes", weak_targets),
     ("no metric has two targets", repeated_targets),
     ("targets for the same thing agree", contradicting_targets),

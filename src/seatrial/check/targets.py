@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator
 
 from seatrial.check.finder import Finder
+from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
-from seatrial.estimate import flops, hardware
+from seatrial.estimate import flops, hardware, time_profile
 from seatrial.estimate.hardware import TERA
-from seatrial.estimate.speed import UTILIZATION
+from seatrial.estimate.layouts import fastest
+from seatrial.estimate.time_model import StepTime, predict
 from seatrial.spec import METRICS, Expectation, RunSpec
 
 # Two targets agree if they are no further apart than this: published pairs are rounded, and mix conventions.
@@ -86,6 +88,52 @@ def impossible_targets(finder: Finder) -> Iterator[Problem]:
             )  # fmt: skip
 
 
+def _expected(spec: RunSpec, engine: str) -> tuple[StepTime, time_profile.Profile] | None:
+    """The time of the run's steps as it is laid out; None where that is not known."""
+    profile = time_profile.published(hardware.find(spec.topology.device))
+    if profile is None or not mesh_is_sound(spec):
+        return None
+    found = predict(spec, engine, profile)
+    return (found, profile) if found else None
+
+
+def _tflops_of_step(spec: RunSpec, step_seconds: float) -> float:
+    """Causal attention."""
+    return _tokens_per_second(spec, step_seconds) * flops.flops_per_token(spec.model, spec.batch.sequence_length) / TERA
+
+
+def _where_tuned_ones_are(finder: Finder, peak: float) -> str:
+    if (known := _expected(finder.spec, finder.engine)) is None:
+        return ""
+    high, low = (_tflops_of_step(finder.spec, seconds) / peak for seconds in known[0].interval)
+    return f", where tuned ones reach {low:.0%} to {high:.0%}"
+
+
+def unreachable_targets(finder: Finder) -> Iterator[Problem]:
+    """No target lies above what the fastest layout of these devices reaches, at the upper end of its interval."""
+    spec, peak = finder.spec, _peak(finder.spec)
+    asked = {target: min(_tflops(spec, target).values(), default=0.0) for target in spec.expectations}
+    asked = {target: value for target, value in asked.items() if value and peak and value <= peak[1]}
+    known = _expected(spec, finder.engine) if asked else None
+    if known is None:
+        return
+    own, profile = known
+    most = _tflops_of_step(spec, own.interval[0])
+    above = {target: value for target, value in asked.items() if value > most}
+    best = fastest(spec, finder.engine, profile) if above else None
+    if best is None:
+        return
+    reached = _tflops_of_step(spec, best.interval[0])
+    for target, value in above.items():
+        if value > reached:
+            yield finder.at(
+                f"expectations.{target.metric}", "warning", "unreachable-expectation",
+                f"{_meaning(target, value)}the fastest layout of {spec.topology.num_devices} {profile.device} takes "
+                f"{best.step_seconds:.3g} s a step, and at best ({profile.certainty}) reaches {reached:.0f} TFLOP/s",
+                f"expect what {reached:.0f} TFLOP/s mean, or less; seatrial plan --sweep shows the layouts",
+            )  # fmt: skip
+
+
 def weak_targets(finder: Finder) -> Iterator[Problem]:
     """No target is so low, or so tolerant, that a broken run would pass."""
     peak = _peak(finder.spec)
@@ -93,11 +141,10 @@ def weak_targets(finder: Finder) -> Iterator[Problem]:
         asked = max(_tflops(finder.spec, target).values(), default=math.inf)
         if peak and asked < WEAK * peak[1]:
             device, most, number_format = peak
-            low, high = UTILIZATION.get(number_format, UTILIZATION["bfloat16"])
             yield finder.at(
                 f"expectations.{target.metric}", "warning", "weak-expectation",
                 f"{_meaning(target, asked)}{device.name} reaches {most:g} TFLOP/s in {number_format} at its "
-                f"peak: a run at {asked / most:.1%} of it would pass, where tuned ones reach {low:.0%} to {high:.0%}",
+                f"peak: a run at {asked / most:.1%} of it would pass{_where_tuned_ones_are(finder, most)}",
                 "correct the number or its unit",
             )  # fmt: skip
         if target.tolerance is not None and target.tolerance >= MOST_TOLERANCE:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from seatrial.commands.check import read, spec_of
 from seatrial.commands.compiled_step import compile_step, named_target, target_of, why_not
+from seatrial.commands.device_profile import profile_for
 from seatrial.commands.planned import action_of, planned
 from seatrial.commands.run import RunRequest
 from seatrial.console import UNLIMITED, inert, show_value, table
@@ -35,13 +36,14 @@ def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = No
     if as_json:
         return json.dumps(made.as_dict() | ({} if step is None else {"compiled": step.as_dict()}), indent=1)
     if not shows_all:
-        parts = [plan_summary.summary(spec, plan, made.missing, request.engine), *([step.text()] if step else [])]
+        short = plan_summary.summary(spec, plan, made.missing, request.engine, profile_for(spec))
+        parts = [short, *([step.text()] if step else [])]
         return "\n\n".join([*parts, "All values with their origins, commands, files: add --all"])
     values = [
         (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
     ]
     sections = ["# The run, value by value", _table(values)]
-    sections += ["# Estimates", _table(expected_lines(spec, request.engine))]
+    sections += ["# Estimates", _table(expected_lines(spec, request.engine, profile_for(spec)))]
     sections += [step.text()] if step else []
     sections += _described(plan, made.files) if plan else [f"note: {inert(made.missing)}"]
     return "\n\n".join(sections)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.commands.check import read_valid, spec_of
+from seatrial.commands.device_profile import profile_for
 from seatrial.commands.run import RunRequest, plan_run
 from seatrial.errors import LaunchError, Problem
 from seatrial.launch.targets import checked, scripts, target, with_requests
@@ -24,7 +25,7 @@ class PlannedRun:
     the changes of a rehearsal, and for each process its rank, host and command; None where this machine lacks
     what the run asks for, and `missing` says what that is. `files` are those that would be written for it, by their
     paths in the run directory. `expected` holds the estimates of memory (bytes per device), step time (seconds, lowest
-    and highest) and speed; None for what needs a device that is known.
+    and highest) and speed, and under `time` the parts of a step; None for what needs a device that is known.
     """
 
     asked: Resolved
@@ -61,8 +62,9 @@ def planned(request: RunRequest) -> PlannedRun:
         plan, missing = plan_run(request, spec, run_dir, site=site, on=where.on), ""
     except LaunchError as error:
         plan, missing = None, str(error)
+    reckoned = expected(spec, request.engine, profile_for(spec))
     files = {**plan.files, **scripts(where, plan, run_dir)} if plan else {}
-    return PlannedRun(asked=resolved, plan=plan, missing=missing, files=files, expected=expected(spec, request.engine))
+    return PlannedRun(asked=resolved, plan=plan, missing=missing, files=files, expected=reckoned)
 
 
 def action_of(request: RunRequest) -> Action:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from seatrial.estimate import hardware, speed
+from seatrial.estimate import hardware, time_profile
+from seatrial.estimate.memory import OWN
+from seatrial.estimate.time_model import predict
 from seatrial.spec import RunSpec
 
 ASIDE_SECONDS = 600.0  # that an evaluation or a save may take
+SLOW_START = 1.5  # times the step time to expect of a tuned run is no hang
 BROKEN_SECONDS = 5.0  # for processes to end by themselves after one has died
 SAVE_SECONDS = 60.0  # that a process which is asked to stop may take to save
 
@@ -42,8 +45,8 @@ def deadlines_for(spec: RunSpec) -> Deadlines:
     Nor are steps that are expected to be slow, or that are not logged.
     """
     every, usual = max(1, spec.logging.interval_steps), Deadlines()
-    reach = speed.expected(spec, hardware.find(spec.topology.device))
-    slow = max((reach.step_seconds[1] if reach else 0.0, *_target_seconds(spec))) * every
+    time = predict(spec, OWN, time_profile.published(hardware.find(spec.topology.device)))
+    slow = max((SLOW_START * time.interval[1] if time else 0.0, *_target_seconds(spec))) * every
     saves, evaluates = spec.checkpoint.enabled, spec.evaluation.interval_steps or spec.evaluation.interval_fraction
     blocks = evaluates or (saves and not spec.checkpoint.asynchronous)
     return replace(

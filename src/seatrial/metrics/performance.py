@@ -89,6 +89,7 @@ class Performance:
     a configuration; `recognised` the one that the log's own figures follow. `tokens_per_step` is batch × sequence,
     `padding` the share of it that the log does not count as tokens, padding or masked. `identities` are what holds
     between the figures, and what does not. `shifts` are the steps from which the run was slower or faster than before.
+    `data_seconds` is the median that a step in the window waited for its batch.
     """
 
     num_steps: int
@@ -116,6 +117,7 @@ class Performance:
     levels: Levels | None
     stragglers: tuple[Straggler, ...]
     shifts: tuple[Shift, ...] = ()
+    data_seconds: float | None = None
 
 
 def days_to_train(*, tokens: float, tokens_per_second: float) -> float:
@@ -201,7 +203,13 @@ def measure_performance(
         levels=find_levels(times),
         stragglers=find_stragglers(records.all, known, steps[0].step, steps[-1].step) if steps else (),
         shifts=shifts,
+        data_seconds=_waiting_for_data(steps),
     )
+
+
+def _waiting_for_data(steps: Sequence[Step]) -> float | None:
+    waits = [step.data_seconds for step in steps if step.data_seconds is not None and step.data_seconds >= 0]
+    return float(np.median(waits)) if waits else None
 
 
 def _course(window: Window | None) -> tuple[tuple[Shift, ...], Drift | None]:

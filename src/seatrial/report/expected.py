@@ -1,37 +1,72 @@
-"""The memory that a run needs of each device and its expected speed, for people and for scripts."""
+"""The memory that a run needs of each device and the time of its steps, for people and for scripts."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from seatrial.estimate import hardware, memory, speed
-from seatrial.estimate.flops import DEFAULT_CONVENTION
+from seatrial.estimate import hardware, memory, time_profile
+from seatrial.estimate.flops import DEFAULT_CONVENTION, flops_per_token
 from seatrial.estimate.hardware import GIB, TERA
+from seatrial.estimate.levers import levers
+from seatrial.estimate.time_model import StepTime, predict
+from seatrial.estimate.time_profile import Profile
 from seatrial.spec import RunSpec
 
+MOST_LEVERS = 4
+LEAST_SHARE = 0.005  # of a step: smaller parts are shown together
 
-def expected(spec: RunSpec, engine: str) -> dict[str, Any]:
-    """The estimates of a run by an engine, as plain data; None for what needs a device that is known."""
+
+def expected(spec: RunSpec, engine: str, profile: Profile | None = None) -> dict[str, Any]:
+    """The estimates of a run by an engine, as plain data; None for what needs a device that is known.
+
+    `profile`: of the device, measured; None: the published one.
+    """
     device = hardware.find(spec.topology.device)
-    need, reach = memory.per_device(spec, engine), speed.expected(spec, device)
+    profile = profile or time_profile.published(device)
+    need, time = memory.per_device(spec, engine), predict(spec, engine, profile)
+    peak = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
+    tokens = spec.tokens_per_step / spec.topology.num_devices
+    steps = time.interval if time else None
     return {
         "device": device.name if device else None,
         "memory_bytes": need.total_bytes,
         "memory_bytes_by_use": need.parts,
         "device_memory_bytes": device.memory_bytes if device else None,
         "process_memory_bytes": memory.available_bytes(spec, engine),
-        "step_seconds": list(reach.step_seconds) if reach else None,
-        "tokens_per_second_per_device": list(reach.tokens_per_second_per_device) if reach else None,
-        "mfu": list(reach.utilization) if reach else None,
-        "peak_flops_per_second": reach.peak_flops_per_second if reach else None,
-        "peak_format": reach.peak_format if reach else None,
+        "step_seconds": list(steps) if steps else None,
+        "tokens_per_second_per_device": [tokens / seconds for seconds in reversed(steps)] if steps else None,
+        "mfu": list(utilization(spec, steps, peak[0])) if steps and peak else None,
+        "peak_flops_per_second": peak[0] if peak else None,
+        "peak_format": peak[1] if peak else None,
+        "time": _time(spec, engine, time) if time else None,
     }
 
 
-def expected_lines(spec: RunSpec, engine: str) -> list[tuple[str, str, str]]:
+def _time(spec: RunSpec, engine: str, time: StepTime) -> dict[str, Any]:
+    return {
+        "step_seconds": time.step_seconds,
+        "low_seconds": time.interval[0],
+        "high_seconds": time.interval[1],
+        "interval": time.profile.certainty,
+        "seconds_by_part": dict(time.seconds),
+        "hidden_seconds_by_part": dict(time.hidden_seconds),
+        "profile": time.profile.origin,
+        "levers": [{"change": each.change, "step_seconds": each.step_seconds, "fits": each.fits}
+                   for each in levers(spec, engine, time.profile)],
+    }  # fmt: skip
+
+
+def utilization(spec: RunSpec, step_seconds: tuple[float, float], peak: float) -> tuple[float, float]:
+    """Lowest and highest MFU (fractions, causal attention) of the longest and the shortest step."""
+    work = spec.tokens_per_step / spec.topology.num_devices * flops_per_token(spec.model, spec.batch.sequence_length)
+    return work / peak / step_seconds[1], work / peak / step_seconds[0]
+
+
+def expected_lines(spec: RunSpec, engine: str, profile: Profile | None = None) -> list[tuple[str, str, str]]:
     """The estimates as rows: what, how much, how it comes about."""
     device = hardware.find(spec.topology.device)
-    need, reach = memory.per_device(spec, engine), speed.expected(spec, device)
+    profile = profile or time_profile.published(device)
+    need, time = memory.per_device(spec, engine), predict(spec, engine, profile)
     parts = ", ".join(f"{name} {show_size(size)}" for name, size in need.parts.items() if size)
     there = memory.available_bytes(spec, engine)
     share = f"{need.total_bytes / there:.0%} of {show_size(there)}" if there else ""
@@ -42,19 +77,57 @@ def expected_lines(spec: RunSpec, engine: str) -> list[tuple[str, str, str]]:
     if engine == memory.OWN and memory.is_uncertain(spec):
         parts += "; a guess, since the layers are not scanned: --compile knows"
     rows = [("memory per device", f"about {show_size(need.total_bytes)}", share + parts)]
-    if reach is None:
-        why = "the run names no device" if device is None else f"no peak of {device.name} is known for this precision"
+    if time is None:
+        why = "the run names no device" if device is None else _why_not(device, profile)
         return [*rows, ("step time", "unknown", why)]
-    low, high = reach.utilization
-    peak = f"{reach.peak_flops_per_second / TERA:g} TFLOP/s in {reach.peak_format}"
-    least, most = reach.tokens_per_second_per_device
-    return [
-        *rows,
-        ("step time", f"{_span(*reach.step_seconds)} s", f"at {low:.0%} to {high:.0%} of {peak}, as tuned runs reach "
-         f"({DEFAULT_CONVENTION} attention)"),
-        ("speed", f"{_span(least, most)} tokens/s/device", f"{spec.tokens_per_step:,} tokens a step on "
+    return [*rows, *_time_lines(spec, engine, time, device)]
+
+
+def _why_not(device: hardware.Device, profile: Profile | None) -> str:
+    if profile is None:
+        return f"the links of {device.name} are not known"
+    return f"no rate of {device.name} is known for this precision"
+
+
+def _time_lines(
+    spec: RunSpec, engine: str, time: StepTime, device: hardware.Device | None
+) -> list[tuple[str, str, str]]:
+    low, high = time.interval
+    peak = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
+    of_peak = ""
+    if peak:
+        least, most = utilization(spec, time.interval, peak[0])
+        of_peak = f"; {least:.0%} to {most:.0%} of {peak[0] / TERA:g} TFLOP/s in {peak[1]} ({DEFAULT_CONVENTION})"
+    tokens = spec.tokens_per_step / spec.topology.num_devices
+    rows = [
+        ("step time", f"{show_seconds(time.step_seconds)} s",
+         f"{_span(low, high)} s: {time.profile.certainty}, by {time.profile.origin}{of_peak}"),
+        ("speed", f"{tokens / time.step_seconds:,.{0 if tokens / time.step_seconds >= 100 else 1}f} tokens/s/device",
+         f"{_span(tokens / high, tokens / low)}; {spec.tokens_per_step:,} tokens a step on "
          f"{spec.topology.num_devices} devices"),
     ]  # fmt: skip
+    largest_first = sorted(time.seconds.items(), key=lambda part: -part[1])
+    shown = [part for part in largest_first if part[1] >= LEAST_SHARE * time.step_seconds]
+    for name, seconds in shown:
+        hidden = time.hidden_seconds.get(name, 0.0)
+        beside = f", and {1000 * hidden:,.0f} ms beside computing" if 1000 * hidden >= 0.5 else ""
+        rows.append((f"  {name}", f"{1000 * seconds:,.1f} ms", f"{seconds / time.step_seconds:.1%}{beside}"))
+    rest = sum(seconds for _, seconds in largest_first[len(shown) :])
+    if rest:
+        rows.append(
+            ("  the rest", f"{1000 * rest:,.1f} ms", ", ".join(name for name, _ in largest_first[len(shown) :]))
+        )
+    for each in levers(spec, engine, time.profile)[:MOST_LEVERS]:
+        change = each.step_seconds / time.step_seconds - 1
+        rows.append(
+            ("  would change it", f"{change:+.1%}", each.change + ("" if each.fits else ", which does not fit"))
+        )
+    return rows
+
+
+def show_seconds(seconds: float) -> str:
+    """Seconds with as many digits as mean something."""
+    return f"{seconds:,.{2 if seconds >= 1 else 3}f}" if seconds < 100 else f"{seconds:,.0f}"
 
 
 def _span(low: float, high: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from seatrial.console import inert, plural, short_number, table
 from seatrial.engines import engine as engine_called
 from seatrial.estimate.flops import num_parameters
+from seatrial.estimate.time_profile import Profile
 from seatrial.plan import Plan
 from seatrial.report.expected import expected_lines
 from seatrial.spec import AXES, METRICS, Expectation, RunSpec
@@ -15,13 +16,13 @@ from seatrial.verdict import show
 NAMED_HOSTS = 4
 
 
-def summary(asked: RunSpec, plan: Plan | None, missing: str, engine: str) -> str:
-    """The planned run in a few rows; `missing` says why there is no plan."""
-    rows = [*_asked(asked, engine), *(_started(plan) if plan else [("starts", f"nothing: {missing}")])]
+def summary(asked: RunSpec, plan: Plan | None, missing: str, engine: str, profile: Profile | None = None) -> str:
+    """The planned run in a few rows; `missing` says why there is no plan; `profile` is that of a measured device."""
+    rows = [*_asked(asked, engine, profile), *(_started(plan) if plan else [("starts", f"nothing: {missing}")])]
     return f"{inert(asked.name)}\n\n{table(rows, whole=(0,))}"
 
 
-def _asked(spec: RunSpec, engine: str) -> Iterator[tuple[str, str]]:
+def _asked(spec: RunSpec, engine: str, profile: Profile | None) -> Iterator[tuple[str, str]]:
     """What the configuration asks for, and the estimates of it."""
     model, batch = spec.model, spec.batch
     parameters = short_number(num_parameters(model))
@@ -42,7 +43,7 @@ def _asked(spec: RunSpec, engine: str) -> Iterator[tuple[str, str]]:
     quantized = f", {spec.precision.quantization}" if spec.precision.quantization else ""
     yield "precision", f"{spec.precision.compute_dtype}{quantized}, weights in {spec.precision.params_dtype}"
     yield "data", f"{spec.data.kind}, for {spec.objective.kind}"
-    for name, value, why in expected_lines(spec, engine):
+    for name, value, why in expected_lines(spec, engine, profile):
         yield name, f"{value}; {why.partition(';')[0]}" if why else value
     if spec.expectations:
         yield "targets", ", ".join(_target(each) for each in spec.expectations)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from seatrial.metrics import Estimate, Performance, StepTimes, Straggler, show_ranges, work_of_a_step
 from seatrial.metrics.drift import DRIFTS_BY
 from seatrial.metrics.shifts import SHORTEST
 from seatrial.spec import METRICS, Expectation, RunSpec
 from seatrial.verdict.check import Axis, Check, Status, show, show_beside
+from seatrial.verdict.gap import beside_expected
 
 AXIS: Axis = "performance"
 MIN_STEPS = 10
@@ -37,9 +39,15 @@ def judge_performance(
         return [_not_judged(f"Not judged: a {rehearsal}'s speed says nothing about the cluster.", on_cluster)]
     agreement = _figures_agree(performance)
     if spec is not None and targets:
-        return [*agreement, *(_target(performance, target, spec, tolerance, dropped) for target in targets)]
+        checks = [_target(performance, target, spec, tolerance, dropped) for target in targets]
+        first = next((n for n, target in enumerate(targets) if target.metric != "memory_fraction"), None)
+        if first is not None:
+            evidence = (*checks[first].evidence, *beside_expected(performance, spec))
+            checks[first] = replace(checks[first], evidence=evidence)
+        return [*agreement, *checks]
     why = "no performance target is set" if spec else "there is no configuration to compare it with"
-    return [*agreement, _not_judged(f"Recorded, not judged: {why}.", _course(performance, DRIFTS_BY))]
+    course = (*beside_expected(performance, spec), *_course(performance, DRIFTS_BY))
+    return [*agreement, _not_judged(f"Recorded, not judged: {why}.", course)]
 
 
 def _not_judged(sentence: str, evidence: Iterable[str]) -> Check:

@@ -1,0 +1,204 @@
+"""`seatrial plan --sweep`: the layouts of a run on its devices, the fastest first, and why the others lose."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from seatrial.check import lint
+from seatrial.commands.check import read_valid, spec_of
+from seatrial.commands.device_profile import profile_for
+from seatrial.commands.planned import action_of
+from seatrial.commands.run import RunRequest
+from seatrial.console import UNLIMITED, table
+from seatrial.errors import InputError
+from seatrial.estimate import flops, hardware
+from seatrial.estimate.layouts import Candidate, Layouts, layouts, show
+from seatrial.estimate.time_profile import Profile
+from seatrial.report.expected import show_seconds, show_size
+from seatrial.spec import Resolved, RunSpec
+
+SHOWN = 15
+MOST_LISTED = 100  # of each number format; and of those that do not fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """A layout and why it is not the best: what of its step takes most longer than that of the best one."""
+
+    candidate: Candidate
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The layouts that fit and that `check` accepts, the fastest first; those that do not fit; and what was refused."""
+
+    ranked: tuple[Ranked, ...]
+    too_large: tuple[Candidate, ...]
+    refused: dict[str, int]
+    uneven: dict[str, int]
+    tried: int
+    profile: Profile
+
+
+def sweep(request: RunRequest) -> Sweep:
+    """Ranks the layouts of a run. Raises InputError where the configuration has errors or names no device."""
+    resolved = read_valid(request.config, action=action_of(request), engine=request.engine, say=request.say)
+    spec = spec_of(resolved)
+    profile = profile_for(spec)
+    if profile is None:
+        why = "the layouts of a run are compared on its device, and it names none whose speed is known"
+        known = ", ".join(hardware.DEVICES)
+        raise InputError.single("unknown-device", "topology.device", why, f"name it: {known}")
+    found = layouts(spec, request.engine, profile)
+    refused: Counter[str] = Counter()
+    accepted = list(_accepted(found, resolved, request, refused))
+    tried = len(found.fitting) + len(found.too_large) + sum(found.uneven.values())
+    best = accepted[0] if accepted else None
+    return Sweep(
+        ranked=tuple(Ranked(candidate=each, why=_why(each, best)) for each in accepted if best),
+        too_large=found.too_large, refused=dict(refused), uneven=found.uneven, tried=tried, profile=profile,
+    )  # fmt: skip
+
+
+def _accepted(found: Layouts, resolved: Resolved, request: RunRequest, refused: Counter[str]) -> Iterator[Candidate]:
+    """Those without an error for the trainer; a candidate's other findings are as those of the run."""
+    listed: Counter[str] = Counter()
+    for each in found.fitting:
+        if listed[_format(each.spec)] == MOST_LISTED:
+            continue
+        problems = lint(replace(resolved, spec=each.spec, problems=()), action="check", engine=request.engine).problems
+        error = next((problem for problem in problems if problem.severity == "error"), None)
+        if error:
+            refused[f"{error.code}: {error.path}"] += 1
+        else:
+            listed[_format(each.spec)] += 1
+            yield each
+
+
+def _why(candidate: Candidate, best: Candidate) -> str:
+    """What of the step takes most longer than in the best layout."""
+    ours, theirs = candidate.time.seconds, best.time.seconds
+    more = {name: ours.get(name, 0.0) - theirs.get(name, 0.0) for name in {**ours, **theirs}}
+    largest = sorted(more, key=lambda name: -more[name])[:2]
+    told = [f"{name} +{1000 * more[name]:,.0f} ms" for name in largest if more[name] >= 0.0005]
+    return ", ".join(told) if candidate is not best else "the fastest"
+
+
+# --- for people and for scripts ---------------------------------------------------------------------------------------
+
+
+def _mfu(spec: RunSpec, seconds: float) -> float | None:
+    device = hardware.find(spec.topology.device)
+    peak = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
+    work = flops.flops_per_token(spec.model, spec.batch.sequence_length) * spec.tokens_per_step
+    return work / spec.topology.num_devices / seconds / peak[0] if peak else None
+
+
+def _format(spec: RunSpec) -> str:
+    return spec.precision.quantization or spec.precision.compute_dtype
+
+
+def _settings(spec: RunSpec) -> dict[str, Any]:
+    """A layout by the keys of a native configuration, as overrides."""
+    parallelism = spec.parallelism
+    parts = {"within_node": parallelism.within_node, "across_nodes": parallelism.across_nodes}
+    axes = {
+        f"parallelism.{part}.{axis}": size
+        for part, shape in parts.items()
+        for axis, size in shape.sizes.items()
+        if size != 1
+    }
+    return {
+        **axes,
+        "parallelism.zero1": parallelism.zero1,
+        "parallelism.sequence_parallel": parallelism.sequence_parallel,
+        "batch.micro_batch_size": spec.batch.micro_batch_size,
+        "execution.remat": spec.execution.remat,
+        "precision.quantization": spec.precision.quantization,
+    }
+
+
+def as_json(found: Sweep) -> str:
+    """The sweep for scripts: the first of each kind, and how many there are."""
+    ranked = [_as_dict(each.candidate) | {"why": each.why} for each in found.ranked]
+    large = [
+        _as_dict(each) | {"why": _too_large(each)} for each in found.too_large[:MOST_LISTED]
+    ]  # fmt: skip
+    counts = {"tried": found.tried, "too_large": len(found.too_large), "refused": found.refused, "uneven": found.uneven}
+    profile = {"device": found.profile.device, "origin": found.profile.origin}
+    return json.dumps({"v": 1, "profile": profile, **counts, "ranked": ranked, "not_fitting": large}, indent=1)
+
+
+def _as_dict(each: Candidate) -> dict[str, Any]:
+    spec, seconds = each.spec, each.time.step_seconds
+    return {
+        "layout": show(spec),
+        "settings": _settings(spec),
+        "step_seconds": seconds,
+        "low_seconds": each.time.interval[0],
+        "high_seconds": each.time.interval[1],
+        "tokens_per_second_per_device": spec.tokens_per_step / spec.topology.num_devices / seconds,
+        "mfu": _mfu(spec, seconds),
+        "memory_bytes": each.memory_bytes,
+        "process_memory_bytes": each.available_bytes,
+        "seconds_by_part": dict(each.time.seconds),
+    }
+
+
+def _too_large(each: Candidate) -> str:
+    name, size = max(each.memory_parts.items(), key=lambda part: part[1])
+    there = each.available_bytes or 0.0
+    return f"needs {show_size(each.memory_bytes)} of {show_size(there)}, most of it {name} ({show_size(size)})"
+
+
+def as_text(found: Sweep) -> str:
+    """The sweep for people."""
+    head = ("", "layout", "micro", "remat", "format", "step", "tokens/s/device", "MFU", "memory", "beside the fastest")
+    rows = [_row(number, each) for number, each in _shown(found.ranked)]
+    sections = [
+        f"# Layouts, the fastest first\n\n{found.tried:,} tried; by {found.profile.origin} of {found.profile.device}",
+        table([head, *rows], indent=0, columns=UNLIMITED, widest=60) if rows else "none fits",
+    ]
+    rest = len(found.ranked) - len(rows)
+    lines = [f"{rest:,} more of those that fit were ranked"] if rest > 0 else []
+    if found.too_large:
+        lines.append(f"{len(found.too_large):,} do not fit: the fastest of them, {_named(found.too_large[0])}, "
+                     f"{_too_large(found.too_large[0])}")  # fmt: skip
+    lines += [f"{count:,} do not divide {name}" for name, count in sorted(found.uneven.items())]
+    lines += [f"{count:,} are refused by check: {name}" for name, count in sorted(found.refused.items())]
+    if found.ranked:
+        overrides = " ".join(
+            f"{key}={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in _settings(found.ranked[0].candidate.spec).items()
+        )
+        lines.append(f"the fastest, as overrides of a native configuration: {overrides}")
+    return "\n\n".join([*sections, "\n".join(lines)])
+
+
+def _shown(ranked: Sequence[Ranked]) -> Iterator[tuple[int, Ranked]]:
+    """The first ones, and the first of each number format, with their ranks."""
+    seen: set[str] = set()
+    for number, each in enumerate(ranked, 1):
+        if number <= SHOWN or _format(each.candidate.spec) not in seen:
+            yield number, each
+        seen.add(_format(each.candidate.spec))
+
+
+def _named(each: Candidate) -> str:
+    return f"{show(each.spec)}, micro-batches of {each.spec.batch.micro_batch_size}, remat {each.spec.execution.remat}"
+
+
+def _row(number: int, ranked: Ranked) -> tuple[str, ...]:
+    each = ranked.candidate
+    spec, seconds = each.spec, each.time.step_seconds
+    share = _mfu(spec, seconds)
+    return (
+        str(number), show(spec), str(spec.batch.micro_batch_size), spec.execution.remat, _format(spec),
+        f"{show_seconds(seconds)} s", f"{spec.tokens_per_step / spec.topology.num_devices / seconds:,.0f}",
+        f"{share:.1%}" if share else "", show_size(each.memory_bytes), ranked.why,
+    )  # fmt: skip

@@ -1,0 +1,249 @@
+"""Measurements of a device → its profile: least squares, in relative terms.
+
+Products and attention are measured as operators; what is left of whole steps, bytes moved, optimizer and gaps between
+kernels, is found from the steps, each by as much as it explains. Steps on several devices give how much they slow each
+other down.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from seatrial.estimate.memory import OWN
+from seatrial.estimate.time_model import predict
+from seatrial.estimate.time_profile import Link, Profile, Rate
+from seatrial.estimate.time_work import work_of
+from seatrial.spec import RunSpec
+
+MANY = 1_000_000  # devices: all of a machine's are in one domain
+WITHIN, CERTAINTY = 0.1, "10% about the estimate"
+BELIEVED = 0.3  # how much one operator's measurement weighs beside a step's
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredProduct:
+    """A product [m, k] × [k, n]."""
+
+    number_format: str
+    kind: str
+    m: int
+    k: int
+    n: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredAttention:
+    """Causal attention with heads of `head_dim`; `flops` of the causal half."""
+
+    number_format: str
+    kind: str
+    head_dim: int
+    flops: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCollective:
+    """A collective of `total_bytes` over so many devices."""
+
+    kind: str
+    devices: int
+    total_bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredStep:
+    spec: RunSpec
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    products: tuple[MeasuredProduct, ...]
+    attention: tuple[MeasuredAttention, ...]
+    collectives: tuple[MeasuredCollective, ...]
+    steps: tuple[MeasuredStep, ...]
+    memory_bytes_per_second: float
+    optimizer_bytes_per_second: float
+
+
+def profile_of(found: Measurements, *, device: str, origin: str, facts: Mapping[str, Any]) -> Profile:
+    """The profile that explains the measurements best. Raises ValueError where some are missing."""
+    if not (found.products and found.attention and found.steps):
+        raise ValueError("nothing was measured of products, attention or steps")
+    formats = sorted({each.number_format for each in found.products})
+    products = {
+        f"{name}/{kind}": _product_rate([p for p in found.products if (p.number_format, p.kind) == (name, kind)])
+        for name, kind in sorted({(each.number_format, each.kind) for each in found.products})
+    }
+    attention = {
+        f"{name}/{kind}": _attention_rate([a for a in found.attention if (a.number_format, a.kind) == (name, kind)])
+        for name, kind in sorted({(each.number_format, each.kind) for each in found.attention})
+    }
+    link = Link(bytes_per_second=found.memory_bytes_per_second, latency_seconds=0.0)
+    first = Profile(
+        device=device, origin=origin, products=products, attention=attention,
+        memory_bytes_per_second=found.memory_bytes_per_second,
+        optimizer_bytes_per_second=found.optimizer_bytes_per_second, fast=link, slow=link, domain=MANY,
+        low=1 - WITHIN, high=1 + WITHIN, certainty=CERTAINTY, facts=facts,
+    )  # fmt: skip
+    alone = [step for step in found.steps if step.spec.topology.num_devices == 1]
+    return _together(_from_steps(first, formats, alone), found)
+
+
+def completed(measured: Profile, published: Profile | None, *, several: bool) -> Profile:
+    """A measured profile of accelerators, with published constants for what one machine cannot show: the network, how
+    many devices the fast links connect, overlap, and formats that were not measured. `several`: whether the links
+    between devices were measured.
+    """
+    own = replace(measured, shared={})  # accelerators share no processor
+    if published is None:
+        return own
+    return replace(
+        own,
+        products={**published.products, **own.products},
+        attention={**published.attention, **own.attention},
+        fast=own.fast if several else published.fast,
+        slow=published.slow, domain=published.domain, hides=published.hides, felt=published.felt,
+        jitter=published.jitter,
+    )  # fmt: skip
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def _product_rate(measured: Sequence[MeasuredProduct]) -> Rate:
+    """Rate and what each dimension loses, by coordinate search over the relative errors."""
+    best = max(2.0 * p.m * p.k * p.n / p.seconds for p in measured)
+
+    def off(x: Sequence[float]) -> float:
+        rate = Rate(flops_per_second=x[0], m=x[1], k=x[2], n=x[3])
+        return sum(math.log(rate.seconds(p.m, p.k, p.n) / p.seconds) ** 2 for p in measured)
+
+    found = _search(off, [best, 16.0, 16.0, 16.0])
+    return Rate(flops_per_second=found[0], m=found[1], k=found[2], n=found[3])
+
+
+def _attention_rate(measured: Sequence[MeasuredAttention]) -> Rate:
+    def off(x: Sequence[float]) -> float:
+        return sum(math.log(a.flops * (1 + x[1] / a.head_dim) / x[0] / a.seconds) ** 2 for a in measured)
+
+    found = _search(off, [max(a.flops / a.seconds for a in measured), 16.0])
+    return Rate(flops_per_second=found[0], k=found[1])
+
+
+def _search(off: Callable[[Sequence[float]], float], start: Sequence[float]) -> list[float]:
+    """The positive numbers at which `off` is least, one after the other in ever smaller steps."""
+    x, best, step = list(start), off(start), 2.0
+    while step > 1.002:
+        moved = False
+        for i in range(len(x)):
+            for factor in (step, 1 / step):
+                tried = [*x[:i], x[i] * factor, *x[i + 1 :]]
+                if (value := off(tried)) < best - 1e-12:
+                    x, best, moved = tried, value, True
+        if not moved:
+            step = step**0.5
+    return x
+
+
+# --- whole steps ------------------------------------------------------------------------------------------------------
+
+
+def _from_steps(profile: Profile, formats: Sequence[str], steps: Sequence[MeasuredStep]) -> Profile:
+    """Bytes moved by format, optimizer, gaps and what operators take longer or shorter within a step."""
+    names = [*(f"operators {name}" for name in formats), *(f"moved {name}" for name in formats), "optimizer", "gaps"]
+    rows, goals = [], []
+    for step in steps:
+        work, time = work_of(step.spec, OWN), predict(step.spec, OWN, profile)
+        if time is None:
+            raise ValueError(f"no rate of {profile.device} is known for {step.spec.precision.compute_dtype}")
+        row = dict.fromkeys(names, 0.0)
+        row[f"operators {work.attention_format}"] = time.seconds["matrix products"] + time.seconds["attention"]
+        row[f"moved {work.attention_format}"] = work.moved_bytes / profile.memory_bytes_per_second
+        row["optimizer"] = work.optimizer_bytes / profile.optimizer_bytes_per_second
+        row["gaps"] = work.kernels * 1e-5
+        rows.append([row[name] / step.seconds for name in names])
+        goals.append(1.0)
+    for i, name in enumerate(names):  # what was measured alone is believed, too; a copy is no fused loop
+        weight = {"operators": BELIEVED, "optimizer": BELIEVED}.get(name.partition(" ")[0], 0.02)
+        rows.append([weight if j == i else 0.0 for j in range(len(names))])
+        goals.append(weight)
+    factors = dict(zip(names, _least_squares(rows, goals), strict=True))
+    factors = {name: max(factor, 1e-3) for name, factor in factors.items()}
+
+    def scaled(rates: Mapping[str, Rate]) -> dict[str, Rate]:
+        return {
+            name: replace(rate, flops_per_second=rate.flops_per_second / factors[f"operators {name.partition('/')[0]}"])
+            for name, rate in rates.items()
+        }
+
+    return replace(
+        profile, products=scaled(profile.products), attention=scaled(profile.attention),
+        moved={name: profile.memory_bytes_per_second / factors[f"moved {name}"] for name in formats},
+        optimizer_bytes_per_second=profile.optimizer_bytes_per_second / factors["optimizer"],
+        launch_seconds=1e-5 * factors["gaps"],
+    )  # fmt: skip
+
+
+def _least_squares(rows: Sequence[Sequence[float]], goals: Sequence[float]) -> list[float]:
+    """Numbers of at least 0 that bring rows · x nearest to the goals, by coordinate descent."""
+    x = [1.0] * len(rows[0])
+    for _ in range(2000):
+        for i in range(len(x)):
+            square = sum(row[i] ** 2 for row in rows)
+            if square == 0:
+                continue
+            rest = sum(
+                row[i] * (goal - sum(a * b for j, (a, b) in enumerate(zip(row, x, strict=True)) if j != i))
+                for row, goal in zip(rows, goals, strict=True)
+            )
+            x[i] = max(rest / square, 0.0)
+    return x
+
+
+# --- several devices --------------------------------------------------------------------------------------------------
+
+
+def _together(profile: Profile, found: Measurements) -> Profile:
+    """How much devices slow each other down, and their links; both from what was measured on several at once."""
+    counts = sorted({step.spec.topology.num_devices for step in found.steps} - {1})
+    if not counts:
+        return profile
+    link = _link(found.collectives) if found.collectives else profile.fast
+    shared = {1: 1.0}
+    for devices in counts:
+        ratios = []
+        for step in (step for step in found.steps if step.spec.topology.num_devices == devices):
+            linked = replace(profile, fast=link, slow=link, shared={})
+            if time := predict(step.spec, OWN, linked):
+                moved = sum(seconds for name, seconds in time.seconds.items() if name.startswith("communication"))
+                ratios.append(max(step.seconds - moved, 0.1 * step.seconds) / (time.step_seconds - moved))
+        shared[devices] = statistics.median(ratios)
+    # Collectives were measured on all devices at once: what they share is in the measurement already.
+    middle = counts[len(counts) // 2]
+    own = Link(
+        bytes_per_second=link.bytes_per_second * shared[middle], latency_seconds=link.latency_seconds / shared[middle]
+    )
+    return replace(profile, fast=own, slow=own, shared=shared)
+
+
+def _link(collectives: Sequence[MeasuredCollective]) -> Link:
+    """Bandwidth and latency a hop that explain the collectives best."""
+
+    def off(x: Sequence[float]) -> float:
+        total = 0.0
+        for each in collectives:
+            twice = 2 if each.kind == "all-reduce" else 1
+            sent = each.total_bytes * (each.devices - 1) / each.devices
+            total += math.log(twice * (sent / x[0] + (each.devices - 1) * x[1]) / each.seconds) ** 2
+        return total
+
+    found = _search(off, [max(each.total_bytes / each.seconds for each in collectives), 1e-5])
+    return Link(bytes_per_second=found[0], latency_seconds=found[1])

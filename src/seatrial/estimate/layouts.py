@@ -1,0 +1,165 @@
+"""The ways in which a run could be laid out on its devices: meshes, recomputation, micro-batches and formats, timed.
+
+A layout changes how a step is computed, never what is learnt but for its number format: model, sequences and global
+batch stay. Candidates divide evenly, as our own trainer asks; those that need more memory than a process gets are named
+with what they would need.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from seatrial.estimate import hardware, memory
+from seatrial.estimate.time_model import StepTime, predict
+from seatrial.estimate.time_profile import Profile
+from seatrial.spec import AXES, MeshShape, Parallelism, RunSpec, uneven_splits
+
+REMAT = ("none", "minimal_with_context", "save_qkv_proj", "full")  # keeps all, what products give, some, nothing
+MICRO_BATCHES = (1, 2, 4, 8)
+CONTEXTS = (1, 2, 4, 8)
+FP8 = "te_fp8_currentscaling"
+INNERMOST_FIRST = ("tensor", "context", "fsdp", "data", "pipeline")  # what exchanges most stays closest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A layout: its spec, its time, and the memory that it needs of each device; None: that a process has no limit."""
+
+    spec: RunSpec
+    time: StepTime
+    memory_bytes: float
+    memory_parts: dict[str, float]
+    available_bytes: float | None
+
+    @property
+    def fits(self) -> bool:
+        return self.available_bytes is None or self.memory_bytes <= self.available_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layouts:
+    """All candidates, the fastest first; how many others do not divide, by what of them does not."""
+
+    fitting: tuple[Candidate, ...]
+    too_large: tuple[Candidate, ...]
+    uneven: dict[str, int]
+
+
+def layouts(spec: RunSpec, engine: str, profile: Profile, *, formats: Sequence[str | None] | None = None) -> Layouts:
+    """Every layout of a run on its devices, timed by a profile. `formats`: quantizations to try; None: all that the
+    device has."""
+    found: list[Candidate] = []
+    uneven: dict[str, int] = {}
+    available = memory.available_bytes(spec, engine)
+    for parallelism, micro in _shapes(spec):
+        batch = replace(spec.batch, micro_batch_size=micro)
+        shaped = replace(spec, parallelism=parallelism, batch=batch)
+        if split := next(uneven_splits(shaped), None):
+            uneven[split.name] = uneven.get(split.name, 0) + 1
+            continue
+        for quantization in _formats(spec) if formats is None else formats:
+            precision = replace(spec.precision, quantization=quantization)
+            for remat in REMAT:
+                execution = replace(spec.execution, remat=remat, remat_modules=(), remat_kept=(), remat_offloaded=())
+                one = replace(shaped, precision=precision, execution=execution)
+                if (timed := predict(one, engine, profile)) is None:
+                    continue
+                need = memory.per_device(one, engine)
+                found.append(Candidate(
+                    spec=one, time=timed, memory_bytes=need.total_bytes, memory_parts=need.parts,
+                    available_bytes=available,
+                ))  # fmt: skip
+    found.sort(key=lambda each: each.time.step_seconds)
+    return Layouts(
+        fitting=tuple(each for each in found if each.fits),
+        too_large=tuple(each for each in found if not each.fits),
+        uneven=uneven,
+    )
+
+
+def fastest(spec: RunSpec, engine: str, profile: Profile) -> StepTime | None:
+    """The time of the fastest layout that fits, in the run's own number format; None where none does."""
+    timed: list[tuple[float, int, StepTime, RunSpec]] = []
+    for parallelism, micro in _shapes(spec):
+        shaped = replace(spec, parallelism=parallelism, batch=replace(spec.batch, micro_batch_size=micro))
+        if next(uneven_splits(shaped), None):
+            continue
+        for remat in REMAT:
+            one = replace(shaped, execution=replace(spec.execution, remat=remat, remat_modules=()))
+            if found := predict(one, engine, profile):
+                timed.append((found.step_seconds, len(timed), found, one))
+    available = memory.available_bytes(spec, engine)
+    fitting = (
+        found
+        for _, _, found, one in sorted(timed)
+        if available is None or memory.per_device(one, engine).total_bytes <= available
+    )
+    return next(fitting, None)
+
+
+def _formats(spec: RunSpec) -> tuple[str | None, ...]:
+    """The run's own format, and fp8 where its device has that and the run is in bfloat16."""
+    own = spec.precision.quantization
+    device = hardware.find(spec.topology.device)
+    has_fp8 = device is not None and "fp8" in device.peak_flops and spec.precision.compute_dtype == "bfloat16"
+    return (None, own or FP8) if has_fp8 or own else (None,)
+
+
+def _shapes(spec: RunSpec) -> Iterator[tuple[Parallelism, int]]:
+    """Meshes over the devices, and micro-batches that the global batch has on them."""
+    per_node, batch = spec.topology.devices_per_node, spec.batch.global_batch_size
+    for tensor, context, stages, rest in _splits(spec):
+        for fsdp, data, zero1 in _replicas(rest, per_node // math.gcd(per_node, tensor * context)):
+            sizes = {"tensor": tensor, "context": context, "pipeline": stages, "fsdp": fsdp, "data": data}
+            if (mesh := _placed(spec, sizes)) is None:
+                continue
+            strategy = spec.parallelism.context_strategy
+            made = replace(mesh, zero1=zero1, sequence_parallel=tensor > 1, context_strategy=strategy)
+            yield from ((made, micro) for micro in MICRO_BATCHES if batch % (rest * micro) == 0)
+
+
+def _splits(spec: RunSpec) -> Iterator[tuple[int, int, int, int]]:
+    """Sizes of tensor, context and pipeline, and the replicas that they leave, where the global batch has as many."""
+    devices, model = spec.topology.num_devices, spec.model
+    tensors = _divisors(math.gcd(spec.topology.devices_per_node, model.num_heads))
+    stages = _divisors(math.gcd(devices, model.num_layers))
+    for each in itertools.product(tensors, CONTEXTS, stages):
+        rest, left = divmod(devices, math.prod(each))
+        if not left and rest and spec.batch.global_batch_size % rest == 0:
+            yield (*each, rest)
+
+
+def _replicas(rest: int, in_node: int) -> Iterator[tuple[int, int, bool]]:
+    """(fsdp, data, ZeRO-1) of so many replicas."""
+    yield rest, 1, False
+    if rest > 1:
+        yield 1, rest, False
+        yield 1, rest, True
+    inside = math.gcd(rest, in_node)
+    if 1 < inside < rest:
+        yield inside, rest // inside, False
+
+
+def _placed(spec: RunSpec, sizes: dict[str, int]) -> Parallelism | None:
+    """A mesh with its innermost axes within nodes; None where they do not divide."""
+    room, nodes = spec.topology.devices_per_node, spec.topology.num_nodes
+    within, across = {}, {}
+    for axis in INNERMOST_FIRST:
+        within[axis] = math.gcd(sizes[axis], room)
+        across[axis], room = sizes[axis] // within[axis], room // within[axis]
+    if room != 1 or math.prod(across.values()) != nodes:
+        return None
+    return Parallelism(within_node=MeshShape(**within), across_nodes=MeshShape(**across))
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def show(spec: RunSpec) -> str:
+    """A layout in a few words: "fsdp 8 × tensor 2"."""
+    sizes = [f"{axis} {size}" for axis in AXES if (size := spec.mesh[axis]) > 1]
+    return " × ".join(sizes) + (", ZeRO-1" if spec.parallelism.zero1 else "") if sizes else "one device"

@@ -1,0 +1,188 @@
+"""The time of a step by what it is spent on: arithmetic over a device's profile, before anything runs.
+
+A step takes as long as its parts one after the other: matrix products (a roofline each, by shape and format),
+attention, what is bound by memory, the optimizer, and of the collectives of each mesh axis what computing does not
+hide; then the turns that a pipeline waits, gaps between kernels, and what more nodes lose by waiting for each other.
+
+A collective passes each device's part round a ring. Within a domain of fast links that takes its bytes over their
+bandwidth. Over several domains all devices of a group that stand in one domain send to the next at once, each over its
+own rail, while the fast links distribute what has come; the slower of both decides. Each hop has a latency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from seatrial.estimate.memory import decided
+from seatrial.estimate.time_profile import ATTENTION_BACKWARD, ATTENTION_FORWARD, Link, Profile
+from seatrial.estimate.time_work import Collective, Product, Work, work_of
+from seatrial.spec import AXES, RunSpec
+
+OPERAND_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
+OPTIMIZER = "optimizer"
+BUBBLE, LAUNCHES, NODES = "pipeline bubble", "launches", "waiting for other nodes"
+SCALES = "scales"
+# Axes whose collectives stand in the middle of a layer, which its products wait for; and engines that cut both to let
+# the parts overlap (Transformer Engine's userbuffers). XLA does not by default.
+INSIDE_LAYERS = {"tensor", "context"}
+OVERLAP_INSIDE = ("megatron",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """A step's seconds by part; their sum is the estimate; `low` and `high` times it are the interval of the profile.
+
+    `hidden_seconds`: communication by mesh axis that computing hides; it is not in the sum.
+    """
+
+    seconds: Mapping[str, float]
+    hidden_seconds: Mapping[str, float]
+    low: float
+    high: float
+    profile: Profile
+    remat: str
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return self.step_seconds * self.low, self.step_seconds * self.high
+
+
+def predict(spec: RunSpec, engine: str, profile: Profile | None) -> StepTime | None:
+    """The time of a step by an engine on devices of a profile; None where that has no rate for the run's formats.
+
+    The mesh must fit the devices. Recomputation that is left open ("auto") is decided as `memory.decided` does.
+    """
+    spec = decided(spec, engine)
+    if profile is None:
+        return None
+    work = work_of(spec, engine)
+    formats_known = all(profile.product(each.number_format, each.kind) for each in work.products)
+    if not formats_known or profile.attention_rate(work.attention_format, ATTENTION_FORWARD) is None:
+        return None
+    slowdown = profile.slowdown(spec.topology.num_devices)
+    computed = {name: seconds * slowdown for name, seconds in _computed(work, profile).items()}
+    layers = sum(seconds for name, seconds in computed.items() if name != OPTIMIZER)
+    exposed, hidden = _communication(spec, work, profile, engine, layers)
+    turns = layers + sum(exposed.get(axis, 0.0) for axis in INSIDE_LAYERS)
+    parts = {
+        **computed,
+        **{_name(axis): seconds for axis, seconds in exposed.items()},
+        BUBBLE: turns * work.waits,
+        LAUNCHES: work.kernels * profile.launch_seconds + profile.fixed_seconds,
+    }
+    nodes = max(1.0, spec.topology.num_devices / max(profile.domain, spec.topology.devices_per_node))
+    parts[NODES] = sum(parts.values()) * profile.jitter * math.log2(nodes)
+    return StepTime(
+        seconds={name: seconds for name, seconds in parts.items() if seconds > 0},
+        hidden_seconds={_name(axis): seconds for axis, seconds in hidden.items() if seconds > 0},
+        low=profile.low, high=profile.high, profile=profile, remat=spec.execution.remat,
+    )  # fmt: skip
+
+
+def _name(axis: str) -> str:
+    return f"communication: {axis}"
+
+
+# --- computing --------------------------------------------------------------------------------------------------------
+
+
+def _computed(work: Work, profile: Profile) -> dict[str, float]:
+    attention = sum(
+        flops * (1 + rate.k / work.head_dim) / rate.flops_per_second
+        for kind, flops in ((ATTENTION_FORWARD, work.attention_forward_flops),
+                            (ATTENTION_BACKWARD, work.attention_backward_flops))
+        if (rate := profile.attention_rate(work.attention_format, kind))
+    )  # fmt: skip
+    moved = profile.moved.get(work.attention_format, profile.memory_bytes_per_second)
+    return {
+        "matrix products": sum(_product_seconds(each, profile) for each in work.products),
+        "attention": attention,
+        "memory-bound": work.moved_bytes / moved,
+        OPTIMIZER: work.optimizer_bytes / profile.optimizer_bytes_per_second,
+    }
+
+
+def _product_seconds(product: Product, profile: Profile) -> float:
+    rate = profile.product(product.number_format, product.kind)
+    if rate is None:
+        return math.inf
+    m, k, n = product.m, product.k, product.n
+    size = OPERAND_BYTES[product.number_format]
+    moved = (m * k + k * n) * size + m * n * max(size, 2)
+    return product.times * max(rate.seconds(m, k, n), moved / profile.memory_bytes_per_second)
+
+
+# --- communication ----------------------------------------------------------------------------------------------------
+
+
+def group_sizes(spec: RunSpec, axis: str, domain: int) -> tuple[int, int]:
+    """Devices of an axis's group that stand in one domain of fast links, and the number of domains that it spans."""
+    topology = spec.topology
+    fast = spec.parallelism.within_node.resolve(topology.devices_per_node).sizes
+    slow = spec.parallelism.across_nodes.resolve(topology.num_nodes).sizes
+    if domain < topology.devices_per_node:  # neighbours along the last axes share a domain
+        stride = math.prod(fast[later] for later in AXES[AXES.index(axis) + 1 :])
+        inside = max(1, min(fast[axis], domain // stride))
+        return inside, fast[axis] * slow[axis] // inside
+    nodes = max(1, domain // topology.devices_per_node)
+    stride = math.prod(slow[later] for later in AXES[AXES.index(axis) + 1 :])
+    inside = fast[axis] * max(1, min(slow[axis], nodes // stride))
+    return inside, -(-fast[axis] * slow[axis] // inside)
+
+
+def _ring(total_bytes: float, size: int, link: Link, rails: int = 1) -> float:
+    sent = total_bytes * (size - 1) / size
+    return sent / link.bytes_per_second / rails + (size - 1) * link.latency_seconds
+
+
+def collective_seconds(collective: Collective, spec: RunSpec, profile: Profile) -> float:
+    """All collectives of this kind in a step, one after the other."""
+    if collective.axis == SCALES:  # a few bytes: a tree's latency, up and down
+        hops = 2 * math.ceil(math.log2(spec.data_parallel_size))
+        far = spec.topology.num_devices > max(profile.domain, 1)
+        return collective.times * hops * (profile.slow if far else profile.fast).latency_seconds
+    inside, domains = group_sizes(spec, collective.axis, profile.domain)
+    if collective.kind == "permute":
+        link = profile.slow if domains > 1 else profile.fast
+        return collective.times * (collective.total_bytes / link.bytes_per_second + link.latency_seconds)
+    within = _ring(collective.total_bytes, inside, profile.fast) if inside > 1 else 0.0
+    between = _ring(collective.total_bytes, domains, profile.slow, rails=inside) if domains > 1 else 0.0
+    twice = 2 if collective.kind == "all-reduce" else 1
+    return collective.times * twice * max(within, between)
+
+
+def _communication(
+    spec: RunSpec, work: Work, profile: Profile, engine: str, layers: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds by axis that a step waits, and that it does not, because it computes meanwhile; `layers` are the seconds
+    of all passes.
+
+    What happens inside of layers can hide behind their own work, where the engine overlaps it; all else behind the
+    passes, the turns that a pipeline waits included, as far as the links are not in use.
+    """
+    each: dict[str, float] = {}
+    for collective in work.collectives:
+        seconds = collective_seconds(collective, spec, profile) * profile.slowdown(spec.topology.num_devices)
+        each[collective.axis] = each.get(collective.axis, 0.0) + seconds
+    exposed: dict[str, float] = {}
+    hidden: dict[str, float] = {}
+
+    def hide(axes: Iterable[str], room: float, overlaps: bool = True) -> float:
+        for axis in sorted(axes):
+            beside = min(each[axis] * profile.hides.get(axis, 0.0), room) if overlaps else 0.0
+            room -= beside
+            hidden[axis] = beside * (1 - profile.felt)
+            exposed[axis] = each[axis] - hidden[axis]
+        return room
+
+    inside = each.keys() & INSIDE_LAYERS
+    used = layers - hide(inside, layers, overlaps=engine in OVERLAP_INSIDE)
+    passes = (layers + sum(exposed[axis] for axis in inside)) * (1 + work.waits)
+    hide(each.keys() - inside, passes - used)
+    return exposed, hidden

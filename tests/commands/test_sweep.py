@@ -1,0 +1,75 @@
+"""`seatrial plan --sweep`, and the profile that plan's times come from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from seatrial.commands import device_profile
+from seatrial.estimate import hardware, time_profile
+from tests.helpers.command_line import seatrial
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "configs" / "native" / "recipe-llama2-70b-h100.yaml"
+
+
+def override(key: str, value: object) -> str:
+    return f"{key}={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+
+
+def test_layouts_are_ranked_and_check_accepts_them(tmp_path: Path) -> None:
+    done = seatrial("plan", str(RECIPE), "--sweep", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    ranked = found["ranked"]
+    assert found["tried"] > 1000
+    assert len(ranked) == 200
+    times = [each["step_seconds"] for each in ranked]
+    assert times == sorted(times)
+    assert ranked[0]["why"] == "the fastest"
+    assert all(each["why"] for each in ranked)
+    assert all(each["memory_bytes"] <= each["process_memory_bytes"] for each in ranked)
+    assert all(each["memory_bytes"] > each["process_memory_bytes"] for each in found["not_fitting"])
+    # Of these, as a user would write them, `plan` says the same.
+    for each in (ranked[0], ranked[57]):
+        axes = {key: 1 for part in ("within_node", "across_nodes") for axis in ("fsdp", "data", "tensor")
+                for key in (f"parallelism.{part}.{axis}",)}  # fmt: skip
+        settings = [override(key, value) for key, value in (axes | each["settings"]).items()]
+        checked = seatrial("check", str(RECIPE), *settings, "--format", "json", cwd=tmp_path)
+        assert checked.returncode == 0, checked.stdout
+        planned = json.loads(seatrial("plan", str(RECIPE), *settings, "--format", "json", cwd=tmp_path).stdout)
+        assert planned["expected"]["time"]["step_seconds"] == pytest.approx(each["step_seconds"])
+        assert planned["expected"]["memory_bytes"] == pytest.approx(each["memory_bytes"])
+
+
+def test_the_table_says_why_the_others_lose(tmp_path: Path) -> None:
+    text = seatrial("plan", str(RECIPE), "--sweep", cwd=tmp_path).stdout
+    assert "# Layouts, the fastest first" in text
+    assert "do not fit: the fastest of them" in text
+    assert "ms" in text.partition("the fastest\n")[2]
+    assert "as overrides of a native configuration: parallelism." in text
+
+
+def test_a_run_without_a_device_has_no_layouts_to_compare(tmp_path: Path) -> None:
+    done = seatrial("plan", str(ROOT / "configs" / "native" / "tiny-text.json"), "--sweep", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "topology.device" in done.stderr
+
+
+def test_a_measured_profile_goes_before_the_published_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(device_profile.FOLDER, str(tmp_path))
+    published = time_profile.published(hardware.DEVICES["h100-sxm"])
+    assert published is not None
+    own = replace(published, origin="measured on 2026-11-25", low=0.9, high=1.1)
+    path = device_profile.keep(own)
+    assert path.parent == tmp_path
+    assert device_profile.measured("h100-sxm") == own
+    planned = json.loads(seatrial("plan", str(RECIPE), "--format", "json", cwd=tmp_path).stdout)
+    assert planned["expected"]["time"]["profile"] == "measured on 2026-11-25"
+    assert "by measured on 2026-11-25" in seatrial("plan", str(RECIPE), cwd=tmp_path).stdout
+    for broken in ("", "{}", "[1]", '{"v": 99}', path.read_text(encoding="utf-8")[:-40]):
+        path.write_text(broken, encoding="utf-8")
+        assert device_profile.measured("h100-sxm") is None

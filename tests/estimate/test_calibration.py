@@ -1,0 +1,146 @@
+"""Measurements of a device that is made up, random each time → a profile that predicts what it was not told."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from seatrial.estimate import hardware, time_profile
+from seatrial.estimate.calibration import (
+    MeasuredAttention,
+    MeasuredCollective,
+    MeasuredProduct,
+    MeasuredStep,
+    Measurements,
+    completed,
+    profile_of,
+)
+from seatrial.estimate.time_model import collective_seconds, predict
+from seatrial.estimate.time_profile import Link, Profile, Rate
+from seatrial.estimate.time_work import Collective
+from seatrial.spec import Batch, Execution, MeshShape, ModelSpec, Parallelism, Precision, RunSpec, Topology
+
+KINDS = ("forward", "input_gradient", "weight_gradient")
+
+
+def run(dice: random.Random, dtype: str, **mesh: int) -> RunSpec:
+    shape = MeshShape(**mesh)
+    hidden = 64 * dice.choice((4, 8, 12))
+    model = ModelSpec(
+        name="made-up", vocab_size=dice.choice((4096, 8192, 16_384)), hidden_dim=hidden,
+        num_layers=dice.choice((2, 4)), num_heads=hidden // 64, num_kv_heads=hidden // 64, head_dim=64,
+        ffn_dim=dice.choice((2, 3)) * hidden,
+    )  # fmt: skip
+    micro, accumulate = dice.choice((1, 2, 4)), dice.choice((1, 2, 4))
+    return RunSpec(
+        name="made-up", dialect="native", model=model, steps=10,
+        batch=Batch(sequence_length=dice.choice((128, 256, 512)), micro_batch_size=micro,
+                    global_batch_size=micro * accumulate * shape.data * shape.fsdp),
+        topology=Topology(devices_per_node=shape.product), parallelism=Parallelism(within_node=shape),
+        precision=Precision(compute_dtype=dtype),  # type: ignore[arg-type]
+        execution=Execution(remat=dice.choice(("none", "full"))),
+    )  # fmt: skip
+
+
+def device(dice: random.Random) -> Profile:
+    def rate(of: float) -> Rate:
+        small = {name: dice.uniform(4, 60) for name in "mkn"}
+        return Rate(flops_per_second=of * dice.uniform(0.7, 1.3), **small)
+
+    products = {f"{name}/{kind}": rate(of) for name, of in (("bfloat16", 9e11), ("float32", 4e11)) for kind in KINDS}
+    attention = {
+        f"{name}/{kind}": Rate(flops_per_second=dice.uniform(1e11, 3e11), k=dice.uniform(5, 90))
+        for name in ("bfloat16", "float32")
+        for kind in ("forward", "backward")
+    }
+    memory = dice.uniform(1e10, 4e10)
+    link = Link(bytes_per_second=dice.uniform(2e9, 2e10), latency_seconds=dice.uniform(1e-5, 2e-4))
+    return Profile(
+        device="made-up", origin="here", products=products, attention=attention, memory_bytes_per_second=memory,
+        moved={"bfloat16": memory * dice.uniform(0.3, 1), "float32": memory * dice.uniform(0.5, 1)},
+        optimizer_bytes_per_second=memory * dice.uniform(0.6, 1.1), fast=link, slow=link, domain=10**6,
+        launch_seconds=dice.uniform(1e-6, 2e-5), shared={1: 1.0, 2: dice.uniform(1.6, 2.1), 4: dice.uniform(3.2, 4.2)},
+    )  # fmt: skip
+
+
+def seconds(spec: RunSpec, profile: Profile) -> float:
+    found = predict(spec, "native", profile)
+    assert found is not None
+    return found.step_seconds
+
+
+def measurements(dice: random.Random, real: Profile, noise: float) -> Measurements:
+    def seen(value: float) -> float:
+        return value * (1 + dice.uniform(-noise, noise))
+
+    shapes = [(dice.choice((256, 1024, 2048)), dice.choice((256, 512, 1024)), dice.choice((256, 1408, 8192)))
+              for _ in range(8)]  # fmt: skip
+    formats = ("bfloat16", "float32")
+    return Measurements(
+        products=tuple(
+            MeasuredProduct(number_format=name, kind=kind, m=m, k=k, n=n,
+                            seconds=seen(real.products[f"{name}/{kind}"].seconds(m, k, n)))
+            for name in formats for kind in KINDS for m, k, n in shapes
+        ),
+        attention=tuple(
+            MeasuredAttention(number_format=name, kind=kind, head_dim=K, flops=1e9, seconds=seen(
+                1e9 * (1 + real.attention[f"{name}/{kind}"].k / K) / real.attention[f"{name}/{kind}"].flops_per_second))
+            for name in formats for kind in ("forward", "backward") for K in (32, 64, 128)
+        ),
+        collectives=tuple(
+            MeasuredCollective(kind=kind, devices=n, total_bytes=size, seconds=seen(collective_seconds(
+                Collective(axis="data", kind=kind, total_bytes=size, times=1),
+                run(dice, "bfloat16", data=n), real) * real.slowdown(n)))
+            for n in (2, 4) for kind in ("all-reduce", "all-gather") for size in (1e5, 4e6)
+        ),
+        steps=tuple(
+            MeasuredStep(spec=spec, seconds=seen(seconds(spec, real)))
+            for spec in (
+                *(run(dice, dtype) for dtype in formats for _ in range(4)),
+                *(run(dice, "bfloat16", **{axis: n}) for n in (2, 4) for axis in ("data", "fsdp")),
+            )
+        ),
+        memory_bytes_per_second=real.memory_bytes_per_second,
+        optimizer_bytes_per_second=seen(real.optimizer_bytes_per_second),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_that_were_not_measured_are_predicted(seed: int) -> None:
+    dice = random.Random(seed)
+    real = device(dice)
+    found = profile_of(measurements(dice, real, noise=0.02), device="made-up", origin="here", facts={})
+    off = [
+        seconds(spec, found) / seconds(spec, real) - 1
+        for spec in (run(dice, dice.choice(("bfloat16", "float32"))) for _ in range(40))
+    ]
+    assert statistics.median(map(abs, off)) < 0.04
+    assert sum(abs(each) <= 0.10 for each in off) >= 36
+    together = [
+        seconds(spec, found) / seconds(spec, real) - 1
+        for spec in (run(dice, "bfloat16", **{dice.choice(("data", "fsdp")): dice.choice((2, 4))}) for _ in range(40))
+    ]
+    assert statistics.median(map(abs, together)) < 0.10
+
+
+def test_what_one_machine_cannot_show_is_published() -> None:
+    dice = random.Random(2)
+    real, published = device(dice), time_profile.published(hardware.DEVICES["h100-sxm"])
+    assert published is not None
+    alone = completed(real, published, several=False)
+    assert (alone.fast, alone.slow, alone.domain, alone.shared) == (published.fast, published.slow, 8, {})
+    assert alone.products["fp8"] == published.products["fp8"]
+    assert alone.product("bfloat16", "forward") == real.products["bfloat16/forward"]
+    assert completed(real, published, several=True).fast == real.fast
+    assert completed(real, None, several=True) == replace(real, shared={})
+
+
+def test_without_measurements_there_is_no_profile() -> None:
+    dice = random.Random(1)
+    whole = measurements(dice, device(dice), noise=0.0)
+    for missing in ("products", "attention", "steps"):
+        with pytest.raises(ValueError, match="nothing was measured"):
+            profile_of(replace(whole, **{missing: ()}), device="x", origin="x", facts={})
