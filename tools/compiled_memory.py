@@ -35,7 +35,7 @@ from seatrial.spec.presets import MODELS
 
 TABLE = Path(__file__).parents[1] / "bench" / "results" / "compiled_memory.csv"
 TARGET = "h200"
-SEED = 2026
+SPLITS = ("calibration", "held back", "held back")
 LEAST, MOST = 1 * 2**30, 135 * 2**30  # what is drawn must need, by the estimate of that day: XLA squeezes what is more
 
 SMALL = {
@@ -52,6 +52,7 @@ AXES = ("pipeline", "data", "fsdp", "context", "tensor")
 class Row:
     """A configuration in the table's columns, what compiling found (0: not yet), and the estimate."""
 
+    draw: int  # the seed of the draw that the row comes from
     split: str  # "calibration" or "held back"
     model: str
     layers: int
@@ -140,7 +141,7 @@ ROWS = (
 )  # fmt: skip
 
 
-def _draw(chance: random.Random) -> Row:
+def _draw(chance: random.Random, seed: int) -> Row:
     """A row, which need not be possible."""
     model = chance.choice(list(DEVICES))
     devices = chance.choice(DEVICES[model])
@@ -155,7 +156,8 @@ def _draw(chance: random.Random) -> Row:
     staged, layers = sizes["pipeline"] > 1, SHAPES[model].num_layers
     quantization = chance.choice(("", "", "", "", "te_fp8_currentscaling", "" if staged else "fp8"))
     return Row(
-        split=chance.choice(("calibration", "held back")),
+        draw=seed,
+        split=chance.choice(SPLITS),
         model=model,
         layers=layers,
         length=chance.choice((2048, 4096, 8192, 8192, 16_384, 32_768)),
@@ -201,12 +203,13 @@ def _write(rows: list[Row]) -> None:
         writer.writerows(vars(row) for row in rows)
 
 
-def draw(number: int) -> None:
-    """Adds new rows until there are so many."""
-    rows, chance = read(), random.Random(SEED)
-    while len(rows) < number:
-        row = _draw(chance)
-        if _is_possible(row) and all(replace(each, split=row.split).spec() != row.spec() for each in rows):
+def draw(number: int, seed: int) -> None:
+    """Adds so many rows of a draw with its own seed."""
+    rows, chance = read(), random.Random(seed)
+    most = len(rows) + number
+    while len(rows) < most:
+        row = _draw(chance, seed)
+        if _is_possible(row) and all(each.spec() != row.spec() for each in rows):
             rows.append(row)
     _write(rows)
 

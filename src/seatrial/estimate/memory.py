@@ -341,21 +341,69 @@ class _Own:
         """Bytes of gradients, activations and working memory at each moment at which they may be most."""
         spec, fsdp = self.spec, self.spec.mesh["fsdp"]
         gradient, summed = self.held / fsdp * BYTES[spec.precision.gradient_dtype], self._summed()
-        kept = self._kept()
+        kept, hidden = self._kept(), self._hidden()
         at_work, table = self._layer_at_work(), self.head * BYTES["float32"]
         working = max(at_work + self._tables(), 0.0)
-        waiting = self._waiting(gradient + kept + working) if math.prod(spec.mesh.values()) > 1 else 0.0
         if spec.execution.scan_layers or spec.mesh["pipeline"] > 1:
             yield gradient + self._added(), kept, working
-        elif waiting and (spec.accumulation_steps > 1 or spec.precision.quantization):
-            yield gradient + self._added(), kept + waiting, working
         else:
-            yield summed, kept, at_work + max(self._tables(), table)
-            yield gradient + self._added(), waiting, working
-        hidden = 2 * self.tokens * spec.model.hidden_dim * BYTES[spec.precision.compute_dtype]
+            yield from self._unrolled(gradient, summed, kept, working)
         yield summed, kept, self.of_head + table + hidden
+        if gathered := self._gathered():
+            yield 0.0, kept, gathered + self._forward_at_work()
         if spec.precision.optimizer_dtype != "float32":
             yield gradient + self._added(), 0.0, 2 * self._largest()
+
+    def _unrolled(
+        self, gradient: float, summed: float, kept: float, working: float
+    ) -> Iterator[tuple[float, float, float]]:
+        """`moments` of layers that are not scanned, whose activations and slices are freed as their gradients come."""
+        spec = self.spec
+        slices, table = self._slices(), self.head * BYTES["float32"]
+        waiting = self._waiting(gradient + kept + working) if math.prod(spec.mesh.values()) > 1 else 0.0
+        if waiting and (spec.accumulation_steps > 1 or spec.precision.quantization):
+            yield gradient + self._added(), kept + waiting, working
+            return
+        at_work = working - max(self._tables(), 0.0)
+        yield summed, kept, slices + at_work + max(self._tables(), table)
+        yield summed, kept, slices + self.of_head + table + self._hidden()
+        yield gradient + self._added(), waiting, working
+
+    def _slices(self) -> float:
+        """Each layer's weights, which XLA cuts out of the stack for the forward pass and keeps for the backward pass.
+
+        As they are stored where a layer is recomputed, and as they are computed with where it is not.
+        """
+        spec = self.spec
+        each = spec.precision.compute_dtype if spec.execution.remat == "none" else spec.precision.params_dtype
+        return self.layers / spec.mesh["fsdp"] * BYTES[each]
+
+    def _hidden(self) -> float:
+        """Hidden states behind the last layer, whole, and their gradient; each stage has its part of all micro-batches.
+        """
+        spec = self.spec
+        tokens = self.tokens
+        if spec.mesh["pipeline"] > 1:
+            tokens *= spec.accumulation_steps / spec.mesh["pipeline"]
+        return 2 * tokens * spec.model.hidden_dim * BYTES[spec.precision.compute_dtype]
+
+    def _gathered(self) -> float:
+        """A stage's weights as they are computed with, and not split over fsdp, which a pipeline keeps in its forward pass.
+
+        They are the same in each tick, so JAX takes their making out of the loop over the ticks. With several chunks
+        a stage picks its weights within what is recomputed, and nothing is kept.
+        """
+        spec = self.spec
+        if spec.mesh["pipeline"] == 1 or spec.parallelism.virtual_pipeline > 1:
+            return 0.0
+        compute = 1 if spec.precision.quantization else BYTES[spec.precision.compute_dtype]
+        return self.layers * compute
+
+    def _forward_at_work(self) -> float:
+        """One layer in the forward pass: what enters and leaves its feed-forward block, and that inside."""
+        sizes = _sizes(self.spec, whole_width=True)
+        each = 3 * sizes["norm"] + sizes["gate"] + sizes["up"] + sizes["product"]
+        return each * self.tokens * BYTES[self.spec.precision.compute_dtype]
 
     def _kept(self) -> float:
         """Activations of all that is in flight."""
