@@ -83,8 +83,15 @@ LAYER_AT_WORK = {
     "between": 2.3,  # hidden states between the blocks, of which sequence parallelism gives each device a part
 }
 WEIGHTS_AT_WORK = {False: 1.75, True: 6.6}  # bytes for each weight of it; with fsdp, gathered and not yet split
+# With fsdp and few tokens: the gradients of two layers in float32, one of which is crossing the network, and a part of
+# the gathered weights.
+WEIGHTS_ALONE = 9.0
 BLOCKS_AT_WORK, CHUNK_OF_QUERIES = 2, 2048  # attention by blocks: scores of a chunk of the sequence, and their gradient
 PLANNED = 0.8  # of the device's memory is what XLA plans a step with
+COMBINED = 30 * 2**20  # bytes up to which XLA's combiners bring reductions over the network together
+# Of what layers that are not scanned recompute, the share that waits until gradients of weights are made of it, in a
+# step of one pass and of several; by what crosses the network. By some rows "calibration" each: 4 and 5, 1 and 1, 1 and 1.
+WAITING = {"gradients": (0.72, 0.5), "context": (0.72, 0.85), "tokens": (1.0, 0.3)}
 LARGEST_AGAIN = 0.8  # of the largest gradient with fsdp: a copy in the order in which it crossed the network
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
 
@@ -247,10 +254,12 @@ def _activations(spec: RunSpec, own: bool) -> float:
         # cuDNN's backward pass wants more of the forward pass than its result, so that is computed again, and not kept.
         unused = own and _is_cudnn(spec) and "context" in KEPT.get(remat, ())
         return kept - (_sizes(spec)["context"] * compute if unused else 0.0)
-    if spec.execution.scan_layers:
-        # The loop keeps what happens inside of norms that are not recomputed, too: two results and the input of both,
-        # in float32.
-        kept += 0.0 if "layernorm" in again else _sizes(spec)["norm"] * (4 * 4 + 2 * (4 - compute))
+    local, whole = _sizes(spec)["norm"], _sizes(spec, whole_width=True)["norm"]
+    kept += 2 * (whole - local) * compute  # what norms give to products is kept as it was brought together
+    if spec.execution.scan_layers and "layernorm" not in again:
+        # The loop keeps what happens inside of norms, too: two results and the input of both, in float32; and
+        # attention's result twice, as it leaves cuDNN and as it enters the product.
+        kept += local * (6 * 4 - 5 * compute) + 2 * local * compute + _sizes(spec)["context"] * compute
     return kept + (0.0 if "core_attn" in again else _scores(spec)) + _masks(spec)
 
 
@@ -345,29 +354,36 @@ class _Own:
         at_work, table = self._layer_at_work(), self.head * BYTES["float32"]
         working = max(at_work + self._tables(), 0.0)
         if spec.execution.scan_layers or spec.mesh["pipeline"] > 1:
-            yield gradient + self._added(), kept, working
+            yield gradient * self._share_before_the_sum() + self._added(), kept, working
         else:
             yield from self._unrolled(gradient, summed, kept, working)
+        if (share := self._share_before_the_sum()) < 1:
+            yield gradient * (1 + share), 0.0, 0.0
         yield summed, kept, self.of_head + table + hidden
         if gathered := self._gathered():
             yield 0.0, kept, gathered + self._forward_at_work()
         if spec.precision.optimizer_dtype != "float32":
             yield gradient + self._added(), 0.0, 2 * self._largest()
 
+    def _share_before_the_sum(self) -> float:
+        """Of gradients in their final format, before they are there: a single pass makes them in the weights' format."""
+        spec = self.spec
+        if spec.accumulation_steps > 1 or spec.mesh["pipeline"] > 1:
+            return 1.0
+        return min(1.0, BYTES[spec.precision.params_dtype] / BYTES[spec.precision.gradient_dtype])
+
     def _unrolled(
         self, gradient: float, summed: float, kept: float, working: float
     ) -> Iterator[tuple[float, float, float]]:
         """`moments` of layers that are not scanned, whose activations and slices are freed as their gradients come."""
         spec = self.spec
-        slices, table = self._slices(), self.head * BYTES["float32"]
-        waiting = self._waiting(gradient + kept + working) if math.prod(spec.mesh.values()) > 1 else 0.0
-        if waiting and (spec.accumulation_steps > 1 or spec.precision.quantization):
-            yield gradient + self._added(), kept + waiting, working
-            return
-        at_work = working - max(self._tables(), 0.0)
-        yield summed, kept, slices + at_work + max(self._tables(), table)
+        slices, table = self._slices() + self._zeros(), self.head * BYTES["float32"]
+        at_work = working - max(self._tables(), 0.0) + max(self._tables(), table) + slices
+        yield summed, kept + self._waiting(summed + kept + at_work), at_work
         yield summed, kept, slices + self.of_head + table + self._hidden()
-        yield gradient + self._added(), waiting, working
+        yield gradient + self._added(), 0.0, working
+        if spec.mesh["data"] * spec.mesh["fsdp"] > 1:  # what crosses the network is stacked before, one matrix at a time
+            yield gradient + self._added(), 0.0, self._largest() * (1 if spec.precision.optimizer_dtype == "float32" else 3)
 
     def _slices(self) -> float:
         """Each layer's weights, which XLA cuts out of the stack for the forward pass and keeps for the backward pass.
@@ -377,6 +393,17 @@ class _Own:
         spec = self.spec
         each = spec.precision.compute_dtype if spec.execution.remat == "none" else spec.precision.params_dtype
         return self.layers / spec.mesh["fsdp"] * BYTES[each]
+
+    def _zeros(self) -> float:
+        """What attention by blocks adds to in each layer, which XLA fills with zeros before the first layer runs."""
+        if not self._is_by_blocks():
+            return 0.0
+        sizes = _sizes(self.spec)
+        each = 2 * sizes["query"] + sizes["key"] + sizes["value"]  # the result; gradients of queries, keys and values
+        return self.spec.model.num_layers * self.tokens * each * BYTES["float32"]
+
+    def _is_by_blocks(self) -> bool:
+        return not _is_cudnn(self.spec) and self.spec.execution.attention not in KEEPS_SCORES
 
     def _hidden(self) -> float:
         """Hidden states behind the last layer, whole, and their gradient; each stage has its part of all micro-batches.
@@ -406,9 +433,11 @@ class _Own:
         return each * self.tokens * BYTES[self.spec.precision.compute_dtype]
 
     def _kept(self) -> float:
-        """Activations of all that is in flight."""
+        """Activations of all that is in flight; of a pipeline the weights, too, where they are not kept in float32."""
         spec = self.spec
+        again = spec.mesh["pipeline"] > 1 and spec.precision.params_dtype != "float32"
         return (
+            (self.layers / spec.mesh["fsdp"] * BYTES["float32"] if again else 0.0) +
             _layers_in_flight(spec, own=True) * self.tokens * _activations(spec, own=True)
             + _between_stages(spec, self.tokens) * BYTES[spec.precision.compute_dtype]
         )
@@ -418,28 +447,42 @@ class _Own:
         compute, sizes = BYTES[spec.precision.compute_dtype], _sizes(spec, whole_width=True)
         number = {"ffn": sizes["up"], "whole": sizes["norm"], "between": _sizes(spec)["norm"]}
         at_work = sum(LAYER_AT_WORK[name] * size for name, size in number.items()) * self.tokens * compute
-        if not _is_cudnn(spec) and spec.execution.attention not in KEEPS_SCORES:  # by blocks
+        if self._is_by_blocks():
             length = spec.batch.sequence_length / spec.mesh["context"]
             of_all = self.tokens * spec.model.num_heads / spec.mesh["tensor"] * BYTES["float32"]
             at_work += BLOCKS_AT_WORK * of_all * min(length, CHUNK_OF_QUERIES) ** 2 / length
-        is_split = spec.mesh["fsdp"] > 1
-        return at_work + WEIGHTS_AT_WORK[is_split] * self.layer + (LARGEST_AGAIN * self._largest() if is_split else 0.0)
+        if spec.mesh["fsdp"] == 1:
+            return at_work + WEIGHTS_AT_WORK[False] * self.layer
+        alone = 0.0 if spec.precision.quantization else WEIGHTS_ALONE * self.layer
+        return max(at_work + WEIGHTS_AT_WORK[True] * self.layer, alone) + LARGEST_AGAIN * self._largest()
 
     def _waiting(self, besides: float) -> float:
-        """Of layers that are not scanned: what gradients of weights are made of, which XLA makes late.
+        """Of layers that are not scanned: what was recomputed for gradients of weights that XLA makes late.
 
-        They cross the network together, and XLA makes many of them only then: those of attention's matrices, with fp8
-        those of the feed-forward block's. With several passes or fp8, nothing is freed until then. It is the least
-        certain part: XLA takes the memory that there is, up to its limit; `besides` is held beside it and the state.
+        It does so to have work while something crosses the network, up to the memory that it plans with; `besides` is
+        held beside it and the state.
         """
-        sizes = _sizes(self.spec, whole_width=True)
-        if self.spec.precision.quantization:
-            each = sizes["norm"] + 2 * sizes["up"] + sizes["out"] + sizes["product"]
-        else:
-            each = sizes["norm"] + sizes["context"] + sizes["query"] + 2 * sizes["key"] + sizes["out"]
-        most = self.spec.model.num_layers * self.tokens * each * BYTES[self.spec.precision.compute_dtype]
-        device = hardware.find(self.spec.topology.device)
+        spec = self.spec
+        again = sum(_sizes(spec, whole_width=True).values()) * BYTES[spec.precision.compute_dtype]
+        again = max(again - _activations(spec, own=True), 0.0)
+        crosses = self._crosses()
+        share = WAITING[crosses][spec.accumulation_steps > 1] if crosses else 0.0
+        most = share * spec.model.num_layers * self.tokens * again
+        device = hardware.find(spec.topology.device)
         return min(most, max(PLANNED * device.memory_bytes - self.state - besides, 0.0)) if device else most
+
+    def _crosses(self) -> str:
+        """For which gradients of weights wait, as a row of `WAITING`; "": they do not wait.
+
+        Gradients that fsdp splits cross the network together until they are `COMBINED`, so where those of one layer are
+        more, none waits for another layer's.
+        """
+        mesh, fsdp = self.spec.mesh, self.spec.mesh["fsdp"]
+        if mesh["context"] > 1:
+            return "context"
+        if fsdp > 1:
+            return "gradients" if self.layer / fsdp * BYTES["float32"] < COMBINED else ""
+        return "tokens" if mesh["tensor"] > 1 and self.spec.parallelism.sequence_parallel else ""
 
     def _largest(self) -> float:
         """The largest gradient: of one of the feed-forward block's matrices, in all layers."""
@@ -457,6 +500,8 @@ class _Own:
         spec, table = self.spec, self.head * BYTES["float32"]
         is_tied, is_staged = spec.model.tied_embeddings, spec.mesh["pipeline"] > 1
         if spec.mesh["fsdp"] > 1:
+            if spec.execution.scan_layers and self.tokens <= CHUNK_TOKENS and not is_staged:
+                return 0.0  # without a loop over chunks, XLA makes the head's gradient late, too
             return table if is_tied or is_staged else 2 * table
         if is_tied:  # two gradients are added, and then to the sum of all passes
             return table if spec.accumulation_steps > 1 else 0.0
