@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from seatrial.check.mesh import mesh_is_sound
 from seatrial.commands.check import read, spec_of
-from seatrial.commands.compiled_step import compile_step, named_target, target_of, why_not
+from seatrial.commands.compiled_step import compile_step, kept_step, named_target, target_of, why_not
 from seatrial.commands.planned import action_of, planned
 from seatrial.commands.run import RunRequest
 from seatrial.console import UNLIMITED, inert, show_value, table
@@ -38,7 +39,7 @@ def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = No
         (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
     ]
     sections = ["# The run, value by value", _table(values)]
-    sections += ["# Estimates", _table(expected_lines(spec, request.engine))]
+    sections += ["# Estimates", _table(expected_lines(spec, request.engine, _kept(request, spec)))]
     sections += [step.text()] if step else []
     sections += _described(plan, made.files) if plan else [f"note: {inert(made.missing)}"]
     return "\n\n".join(sections)
@@ -73,6 +74,12 @@ def _compiled(request: RunRequest, spec: RunSpec, plan: Plan | None, device: str
         spec = replace(spec, topology=replace(spec.topology, device=target))
     spec = decided(spec, OWN)
     return _Step(spec=spec, found=compile_step(spec, target))
+
+
+def _kept(request: RunRequest, spec: RunSpec) -> Compiled | None:
+    """The step as it was compiled for the run's own device earlier."""
+    target = target_of(spec) if request.engine == OWN and not request.rehearse else None
+    return kept_step(decided(spec, OWN), target) if target and mesh_is_sound(spec) else None
 
 
 def explain(request: RunRequest, key: str, *, as_json: bool) -> str:

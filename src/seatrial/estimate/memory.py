@@ -13,15 +13,17 @@ Memory, per device, of the pipeline stage that holds most (bytes):
                  brought together; or the output head, with the logits of one chunk of tokens and their gradient
 
 Of Seatrial's own trainer more is known, from what XLA reserves for its compiled steps (`tools/compiled_memory.py`,
-`tests/helpers/compiled.py`): it is what is held at the worst of three moments.
+`tests/helpers/compiled.py`) and from the buffers that it assigns (`--xla_dump_to`). It is what is held at the worst of
+these moments:
 
     backward     in the loop over the layers: all that is kept, all gradients, one layer at work (`LAYER_AT_WORK`), a
                  second copy of the largest gradient, and of the tables those gradients that are not yet split
     head         all that is kept; the output head's weights, their gradient, the logits of a chunk and their gradient
+    forward      of a pipeline: all that is kept, and a stage's weights as they are computed with
     update       all gradients, and the largest twice more while moments are changed into another format
 
-Layers that are not scanned free what they keep as their gradients come: of the two, whichever is more. A pipeline keeps
-the activations of all micro-batches of a step, and what enters and leaves the stages with them.
+Layers that are not scanned free what they keep as their gradients come, and hold other things (`_Own._unrolled`). A
+pipeline keeps the activations of all micro-batches of a step, and what enters and leaves the stages with them.
 
 What a runtime takes beside that (CUDA context, communication buffers, fragmentation) is not in it: some gigabytes.
 """
@@ -90,7 +92,7 @@ BLOCKS_AT_WORK, CHUNK_OF_QUERIES = 2, 2048  # attention by blocks: scores of a c
 PLANNED = 0.8  # of the device's memory is what XLA plans a step with
 COMBINED = 30 * 2**20  # bytes up to which XLA's combiners bring reductions over the network together
 # Of what layers that are not scanned recompute, the share that waits until gradients of weights are made of it, in a
-# step of one pass and of several; by what crosses the network. By some rows "calibration" each: 4 and 5, 1 and 1, 1 and 1.
+# step of one pass and of several; by what crosses the network. From rows "calibration": 2 and 5, 1 and 1, 1 and 1.
 WAITING = {"gradients": (0.72, 0.5), "context": (0.72, 0.85), "tokens": (1.0, 0.3)}
 LARGEST_AGAIN = 0.8  # of the largest gradient with fsdp: a copy in the order in which it crossed the network
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
@@ -170,7 +172,7 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
 
 
 def is_uncertain(spec: RunSpec) -> bool:
-    """True if the estimate of our own trainer can be far off: see `_Own._waiting`."""
+    """True if the estimate of our own trainer can be far off: how long XLA waits is its own choice."""
     return not spec.execution.scan_layers and math.prod(spec.mesh.values()) > spec.mesh["pipeline"]
 
 
@@ -366,7 +368,7 @@ class _Own:
             yield gradient + self._added(), 0.0, 2 * self._largest()
 
     def _share_before_the_sum(self) -> float:
-        """Of gradients in their final format, before they are there: a single pass makes them in the weights' format."""
+        """Of all gradients' bytes, those before they are in their final format: a single pass makes them in the weights'."""
         spec = self.spec
         if spec.accumulation_steps > 1 or spec.mesh["pipeline"] > 1:
             return 1.0
@@ -382,8 +384,14 @@ class _Own:
         yield summed, kept + self._waiting(summed + kept + at_work), at_work
         yield summed, kept, slices + self.of_head + table + self._hidden()
         yield gradient + self._added(), 0.0, working
-        if spec.mesh["data"] * spec.mesh["fsdp"] > 1:  # what crosses the network is stacked before, one matrix at a time
-            yield gradient + self._added(), 0.0, self._largest() * (1 if spec.precision.optimizer_dtype == "float32" else 3)
+        if (
+            spec.mesh["data"] * spec.mesh["fsdp"] > 1
+        ):  # what crosses the network is stacked before, one matrix at a time
+            yield (
+                gradient + self._added(),
+                0.0,
+                self._largest() * (1 if spec.precision.optimizer_dtype == "float32" else 3),
+            )
 
     def _slices(self) -> float:
         """Each layer's weights, which XLA cuts out of the stack for the forward pass and keeps for the backward pass.
@@ -406,8 +414,7 @@ class _Own:
         return not _is_cudnn(self.spec) and self.spec.execution.attention not in KEEPS_SCORES
 
     def _hidden(self) -> float:
-        """Hidden states behind the last layer, whole, and their gradient; each stage has its part of all micro-batches.
-        """
+        """Hidden states behind the last layer, whole, and their gradient; of a stage, its part of all micro-batches."""
         spec = self.spec
         tokens = self.tokens
         if spec.mesh["pipeline"] > 1:
@@ -415,7 +422,7 @@ class _Own:
         return 2 * tokens * spec.model.hidden_dim * BYTES[spec.precision.compute_dtype]
 
     def _gathered(self) -> float:
-        """A stage's weights as they are computed with, and not split over fsdp, which a pipeline keeps in its forward pass.
+        """A stage's weights as they are computed with, brought together over fsdp: a pipeline's forward pass keeps them.
 
         They are the same in each tick, so JAX takes their making out of the loop over the ticks. With several chunks
         a stage picks its weights within what is recomputed, and nothing is kept.
@@ -437,8 +444,8 @@ class _Own:
         spec = self.spec
         again = spec.mesh["pipeline"] > 1 and spec.precision.params_dtype != "float32"
         return (
-            (self.layers / spec.mesh["fsdp"] * BYTES["float32"] if again else 0.0) +
-            _layers_in_flight(spec, own=True) * self.tokens * _activations(spec, own=True)
+            (self.layers / spec.mesh["fsdp"] * BYTES["float32"] if again else 0.0)
+            + _layers_in_flight(spec, own=True) * self.tokens * _activations(spec, own=True)
             + _between_stages(spec, self.tokens) * BYTES[spec.precision.compute_dtype]
         )
 
