@@ -1,11 +1,12 @@
 """Compares the memory that XLA reserves for steps of random configurations with `estimate.memory`.
 
-    python -m tools.compiled_memory draw 120    # adds rows to the table, without figures
-    python -m tools.compiled_memory compile     # fills those that have none, one at a time; can be stopped at any time
-    python -m tools.compiled_memory estimate    # writes the estimates, and prints how near they come
+    python -m tools.compiled_memory draw 120 2028    # adds rows of a new seed to the table, without figures
+    python -m tools.compiled_memory compile          # fills those that have none, one at a time; may be stopped
+    python -m tools.compiled_memory estimate         # writes the estimates, and prints how near they come
 
-The table is `bench/results/compiled_memory.csv`. Half of its rows, drawn at random when they were made, are held back:
-the constants of `estimate.memory` may be chosen by the others alone. Compiling needs the extra plan-gpu.
+The table is `bench/results/compiled_memory.csv`. A part of its rows, drawn at random when they were made, is held back:
+the constants of the estimate may be chosen by the others alone. Once its errors were looked at, a draw is no longer
+evidence, and a new one is needed. Compiling takes the extra plan-gpu.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from seatrial.spec.presets import MODELS
 
 TABLE = Path(__file__).parents[1] / "bench" / "results" / "compiled_memory.csv"
 TARGET = "h200"
-SEED = 2026
+LAST_SEED = 2027  # of the draws in the table
+SPLITS = ("calibration", "held back", "held back")
 LEAST, MOST = 1 * 2**30, 135 * 2**30  # what is drawn must need, by the estimate of that day: XLA squeezes what is more
 
 SMALL = {
@@ -52,6 +54,7 @@ AXES = ("pipeline", "data", "fsdp", "context", "tensor")
 class Row:
     """A configuration in the table's columns, what compiling found (0: not yet), and the estimate."""
 
+    draw: int  # the seed of the draw that the row comes from
     split: str  # "calibration" or "held back"
     model: str
     layers: int
@@ -140,7 +143,7 @@ ROWS = (
 )  # fmt: skip
 
 
-def _draw(chance: random.Random) -> Row:
+def _draw(chance: random.Random, seed: int) -> Row:
     """A row, which need not be possible."""
     model = chance.choice(list(DEVICES))
     devices = chance.choice(DEVICES[model])
@@ -155,7 +158,8 @@ def _draw(chance: random.Random) -> Row:
     staged, layers = sizes["pipeline"] > 1, SHAPES[model].num_layers
     quantization = chance.choice(("", "", "", "", "te_fp8_currentscaling", "" if staged else "fp8"))
     return Row(
-        split=chance.choice(("calibration", "held back")),
+        draw=seed,
+        split=chance.choice(SPLITS),
         model=model,
         layers=layers,
         length=chance.choice((2048, 4096, 8192, 8192, 16_384, 32_768)),
@@ -201,12 +205,13 @@ def _write(rows: list[Row]) -> None:
         writer.writerows(vars(row) for row in rows)
 
 
-def draw(number: int) -> None:
-    """Adds new rows until there are so many."""
-    rows, chance = read(), random.Random(SEED)
-    while len(rows) < number:
-        row = _draw(chance)
-        if _is_possible(row) and all(replace(each, split=row.split).spec() != row.spec() for each in rows):
+def draw(number: int, seed: int) -> None:
+    """Adds so many rows of a draw with its own seed."""
+    rows, chance = read(), random.Random(seed)
+    most = len(rows) + number
+    while len(rows) < most:
+        row = _draw(chance, seed)
+        if _is_possible(row) and all(each.spec() != row.spec() for each in rows):
             rows.append(row)
     _write(rows)
 
@@ -242,30 +247,38 @@ KINDS: dict[str, Callable[[Row], bool]] = {
 
 
 def estimate() -> None:
-    """Writes the estimates, and prints how near they come."""
+    """Writes the estimates, and prints how near they come to the rows that have figures."""
     rows = [
         replace(row, estimated_bytes=round(memory.per_device(row.spec(), memory.OWN).total_bytes)) for row in read()
     ]
     _write(rows)
-    for split in ("calibration", "held back"):
-        for kind, is_one in KINDS.items():
-            off = sorted(
-                row.estimated_bytes / row.total_bytes - 1
-                for row in rows
-                if row.split == split and row.total_bytes and is_one(row)
-            )
-            near, low = sum(abs(each) <= 0.05 for each in off), sum(each < -0.1 for each in off)
-            if off:
-                shown = f"{near} of {len(off)} within 5%; {low} more than 10% too low; {off[0]:+.1%} to {off[-1]:+.1%}"
-                print(f"{split}, {kind}: {shown}")
+    for draw_seed in sorted({row.draw for row in rows}):
+        for split in sorted({*SPLITS}):
+            for kind in KINDS:
+                if off := errors(rows, split, kind, draw_seed):
+                    near, low = sum(abs(each) <= 0.05 for each in off), sum(each < -0.1 for each in off)
+                    shown = (
+                        f"{near} of {len(off)} within 5%; {low} more than 10% too low; {off[0]:+.1%} to {off[-1]:+.1%}"
+                    )
+                    print(f"draw {draw_seed}, {split}, {kind}: {shown}")
+
+
+def errors(rows: list[Row], split: str, kind: str, draw_seed: int) -> list[float]:
+    """The estimate's relative errors of the rows that were compiled, from the lowest."""
+    return sorted(
+        memory.per_device(row.spec(), memory.OWN).total_bytes / row.total_bytes - 1
+        for row in rows
+        if row.total_bytes and KINDS[kind](row) and (row.split, row.draw) == (split, draw_seed)
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("action", choices=("draw", "compile", "estimate"))
     parser.add_argument("number", nargs="?", type=int, default=120)
+    parser.add_argument("seed", nargs="?", type=int, default=LAST_SEED + 1)
     given = parser.parse_args()
-    {"draw": lambda: draw(given.number), "compile": fill, "estimate": estimate}[given.action]()
+    {"draw": lambda: draw(given.number, given.seed), "compile": fill, "estimate": estimate}[given.action]()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 
 from seatrial.commands import compiled_step
 from seatrial.errors import InputError, LaunchError
+from seatrial.report.expected import expected_lines, show_size
 from seatrial.spec import Container, Execution, MeshShape, Parallelism, RunSpec, Topology
 from tests.helpers.command_line import seatrial
 from tests.helpers.compiled import spec_of
@@ -64,6 +65,17 @@ def test_a_step_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     assert compiled_step.kept_step(spec, "cpu") is None
 
 
+def test_the_memory_of_a_compiled_step_stands_before_the_estimate() -> None:
+    spec = tiny()
+    found = compiled_step.compile_step(spec, "cpu")
+    (_, estimated, how), (_, size, why) = (expected_lines(spec, "native", step)[0] for step in (None, found))
+    assert estimated.startswith("about ")
+    assert "compiled" not in how
+    assert size == show_size(found.total_bytes)
+    assert f"temporaries {show_size(found.temporaries_bytes)}" in why
+    assert why.endswith(f"; by the compiled step, {estimated.removeprefix('about ')} by the estimate")
+
+
 def test_what_the_environment_says_is_kept_out_of_the_files() -> None:
     spec = tiny(
         execution=Execution(environment={"WANDB_API_KEY": "hunter2"}),
@@ -112,8 +124,13 @@ def test_a_recipe_is_compiled_for_its_gpus_and_check_knows_it(tmp_path: Path) ->
     assert (kernels["cuDNN attention, forward"], kernels["cuDNN attention, backward"]) == (160, 80)
     done = seatrial("check", str(RECIPE), cwd=tmp_path)
     assert f"each device needs {step['total_bytes'] / 2**30:.0f} GiB by the compiled step" in done.stdout
+    done = seatrial("plan", str(RECIPE), cwd=tmp_path)
+    assert f"{step['total_bytes'] / 2**30:.1f} GiB" in done.stdout
+    assert "by the compiled step" in done.stdout
     done = seatrial("check", str(RECIPE), "batch.micro_batch_size=1", cwd=tmp_path)
     assert "compiled" not in done.stdout
+    done = seatrial("plan", str(RECIPE), "batch.micro_batch_size=1", cwd=tmp_path)
+    assert "by the compiled step" not in done.stdout
     large = seatrial("check", str(RECIPE), "batch.global_batch_size=1024", "batch.micro_batch_size=16", "--compile",
                      cwd=tmp_path)  # fmt: skip
     assert "warning[out-of-memory]" in large.stdout

@@ -30,27 +30,30 @@ def test_our_own_trainer_s_memory_is_what_the_compiler_says(gib: float, spec: Ru
     assert 0.95 * gib < memory.per_device(spec, "native").total_bytes / GIB < 1.2 * gib
 
 
-def test_steps_that_were_held_back_are_as_estimated() -> None:
-    """The constants come from the other half of the table, which was split before anything was compiled.
+# By draw and split: how many steps, how many within 5%, the lowest and the highest error.
+NEAR: dict[tuple[int, str], tuple[int, int, float, float]] = {
+    (2026, "calibration"): (56, 56, -0.05, 0.04),
+    (2026, "held back"): (64, 50, -0.43, 0.70),
+    (2027, "calibration"): (49, 44, -0.06, 0.07),
+    (2027, "held back"): (41, 36, -0.13, 0.17),
+}
 
-    Of layers that are scanned, and no pipeline: 43 of 48 within 5%, the others within 14%, none far too low. What is
-    called a guess is one.
-    """
-    rows = [row for row in compiled_memory.read() if row.split == "held back"]
-    off = [
-        memory.per_device(row.spec(), "native").total_bytes / row.total_bytes - 1
-        for row in rows
-        if row.scan and row.pipeline == 1
-    ]
-    assert len(off) == 48
-    assert sum(abs(each) <= 0.05 for each in off) == 43
-    assert min(off) > -0.07
-    assert max(off) < 0.14
-    pipelines = [
-        memory.per_device(row.spec(), "native").total_bytes / row.total_bytes - 1 for row in rows if row.pipeline > 1
-    ]
-    assert (sum(abs(each) <= 0.05 for each in pipelines), len(pipelines)) == (5, 6)
-    assert all(memory.is_uncertain(row.spec()) for row in rows if not row.scan and not row.is_alone)
+
+@pytest.mark.parametrize(("draw", "split"), NEAR)
+def test_the_estimate_is_as_near_to_compiled_steps_as_the_page_says(draw: int, split: str) -> None:
+    """The constants come from the rows "calibration"; the others were held back before anything was compiled."""
+    number, near, lowest, highest = NEAR[draw, split]
+    off = compiled_memory.errors(compiled_memory.read(), split, "all", draw)
+    assert len(off) == number
+    assert sum(abs(each) <= 0.05 for each in off) == near
+    assert off[0] > lowest
+    assert off[-1] < highest
+
+
+def test_what_is_called_a_guess_is_not_scanned() -> None:
+    for row in compiled_memory.read():
+        spec = row.spec()
+        assert memory.is_uncertain(spec) == (not row.scan and not row.is_alone)
 
 
 def test_the_table_s_estimates_are_those_of_today() -> None:
@@ -132,6 +135,26 @@ def test_our_own_pipeline_keeps_all_micro_batches() -> None:
     each = 2 * 8192 * 8192
     assert memory.per_device(spec, "native").activations_bytes == (10 * (64 + 7) + 64) * each
     assert memory.per_device(spec, "megatron").activations_bytes == 10 * 8 * each
+
+
+def test_a_pipeline_s_forward_pass_holds_its_stage_s_weights() -> None:
+    """In bfloat16, of all devices of fsdp, unless the stage has several chunks; counted by hand."""
+    spec = spec_of("llama3.1-405b", 1, 4096, accumulate=8, fsdp=64, pipeline=2, tensor=8, parallel=SP)
+    attention, ffn = 16384 * (2 * 16384 + 2 * 8 * 128), 3 * 16384 * 53248
+    weights = 2 * 63 * (attention + ffn) / 8
+    assert weights < memory.per_device(spec, "native").working_bytes < 1.1 * weights
+    chunks = replace(spec, parallelism=replace(spec.parallelism, virtual_pipeline=3))
+    assert memory.per_device(chunks, "native").working_bytes < 0.5 * weights
+
+
+def test_layers_that_are_not_scanned_hold_a_slice_of_their_weights_each() -> None:
+    """Of one device, in a step of several passes: the layers' weights in float32, beside their gradients' sum."""
+    spec = spec_of("llama3.2-3b", 1, 32_768, accumulate=4, scan=False)
+    need = memory.per_device(spec, "native")
+    table = 4 * 128256 * 3072
+    layers = need.parameters_bytes - table
+    assert need.gradients_bytes == need.parameters_bytes
+    assert layers + table < need.working_bytes < 1.5 * (layers + table)
 
 
 def exported(fsdp: int = 1, inside: dict[str, str] | None = None, **environment: str) -> RunSpec:

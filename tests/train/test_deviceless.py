@@ -15,7 +15,7 @@ import jax
 import pytest
 
 from seatrial.estimate.compiled import TARGETS
-from seatrial.estimate.memory import CHUNK_TOKENS
+from seatrial.estimate.own_memory import CHUNK_TOKENS
 from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
 from seatrial.train.compile import compiled_step, describe
 from tests.helpers.compiled import COMPILED, JAX

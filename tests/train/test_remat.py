@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seatrial.estimate import memory
+from seatrial.estimate import layer_memory, memory
 from seatrial.spec import Batch, Dropout, Execution
 from seatrial.train.model import Decoder, run_layers, surroundings
 from seatrial.train.params import declare, initialize
@@ -67,7 +67,7 @@ def test_a_row_keeps_what_it_names(row, decoder, operands, capsys):
     elif row == "none":
         assert named >= {"query", "key", "value", "context", "gate", "up"}
     else:
-        assert (named, in_host) == ({*memory.KEPT[row]}, [])
+        assert (named, in_host) == ({*layer_memory.KEPT[row]}, [])
     assert text.count("rms_norm") == 0 or row == "none"
 
 
@@ -144,4 +144,4 @@ def test_what_there_is_not_is_named(execution, message):
 
 
 def test_the_estimate_knows_the_same_parts():
-    assert set(memory.PARTS) == set(PARTS)
+    assert set(layer_memory.PARTS) == set(PARTS)

@@ -10,7 +10,7 @@ from seatrial.check.finder import Finder
 from seatrial.check.mesh import mesh_is_sound, pads_shards
 from seatrial.errors import Problem
 from seatrial.estimate import memory
-from seatrial.estimate.memory import PARTS
+from seatrial.estimate.layer_memory import PARTS
 from seatrial.spec import LOSS_TOKENS, NOT_QUANTIZATIONS, QUANTIZATIONS, RunSpec, uneven_splits
 
 KEPT_BY = ("loss", "validation_loss")  # that checkpoints can be kept by

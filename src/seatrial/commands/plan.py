@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from seatrial.check.mesh import mesh_is_sound
 from seatrial.commands.check import read, spec_of
-from seatrial.commands.compiled_step import compile_step, named_target, target_of, why_not
+from seatrial.commands.compiled_step import compile_step, kept_step, named_target, target_of, why_not
 from seatrial.commands.device_profile import profile_for
 from seatrial.commands.planned import action_of, planned
 from seatrial.commands.run import RunRequest
@@ -35,15 +36,16 @@ def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = No
     step = None if compile_for is None else _compiled(request, spec, plan, compile_for)
     if as_json:
         return json.dumps(made.as_dict() | ({} if step is None else {"compiled": step.as_dict()}), indent=1)
+    kept = _kept(request, spec)
     if not shows_all:
-        short = plan_summary.summary(spec, plan, made.missing, request.engine, profile_for(spec))
+        short = plan_summary.summary(spec, plan, made.missing, request.engine, profile_for(spec), kept)
         parts = [short, *([step.text()] if step else [])]
         return "\n\n".join([*parts, "All values with their origins, commands, files: add --all"])
     values = [
         (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
     ]
     sections = ["# The run, value by value", _table(values)]
-    sections += ["# Estimates", _table(expected_lines(spec, request.engine, profile_for(spec)))]
+    sections += ["# Estimates", _table(expected_lines(spec, request.engine, profile_for(spec), kept))]
     sections += [step.text()] if step else []
     sections += _described(plan, made.files) if plan else [f"note: {inert(made.missing)}"]
     return "\n\n".join(sections)
@@ -78,6 +80,12 @@ def _compiled(request: RunRequest, spec: RunSpec, plan: Plan | None, device: str
         spec = replace(spec, topology=replace(spec.topology, device=target))
     spec = decided(spec, OWN)
     return _Step(spec=spec, found=compile_step(spec, target))
+
+
+def _kept(request: RunRequest, spec: RunSpec) -> Compiled | None:
+    """The step as it was compiled for the run's own device earlier."""
+    target = target_of(spec) if request.engine == OWN and not request.rehearse else None
+    return kept_step(decided(spec, OWN), target) if target and mesh_is_sound(spec) else None
 
 
 def explain(request: RunRequest, key: str, *, as_json: bool) -> str:

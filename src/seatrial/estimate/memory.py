@@ -12,16 +12,7 @@ Memory, per device, of the pipeline stage that holds most (bytes):
     working      of two things whichever is larger: one layer in the backward pass, with its weights and their gradient
                  brought together; or the output head, with the logits of one chunk of tokens and their gradient
 
-Of Seatrial's own trainer more is known, from what XLA reserves for its compiled steps (`tools/compiled_memory.py`,
-`tests/helpers/compiled.py`): it is what is held at the worst of three moments.
-
-    backward     in the loop over the layers: all that is kept, all gradients, one layer at work (`LAYER_AT_WORK`), a
-                 second copy of the largest gradient, and of the tables those gradients that are not yet split
-    head         all that is kept; the output head's weights, their gradient, the logits of a chunk and their gradient
-    update       all gradients, and the largest twice more while moments are changed into another format
-
-Layers that are not scanned free what they keep as their gradients come: of the two, whichever is more. A pipeline keeps
-the activations of all micro-batches of a step, and what enters and leaves the stages with them.
+Of Seatrial's own trainer more is known: see `own_memory`.
 
 What a runtime takes beside that (CUDA context, communication buffers, fragmentation) is not in it: some gigabytes.
 """
@@ -29,14 +20,21 @@ What a runtime takes beside that (CUDA context, communication buffers, fragmenta
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from seatrial.estimate import hardware
-from seatrial.spec import INPUT, RunSpec
+from seatrial.estimate.layer_memory import (
+    BYTES,
+    layer_activations,
+    layer_kept,
+    layer_parameters,
+    layer_scores,
+    layers_in_flight,
+    most_layers,
+)
+from seatrial.estimate.own_memory import CHUNK_TOKENS, OwnMemory
+from seatrial.spec import RunSpec
 from seatrial.xla_flags import OWN_SHARE, SHARE_VARIABLES
-
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # Values that an optimizer keeps for each parameter.
 MOMENTS = {
@@ -44,29 +42,6 @@ MOMENTS = {
     "rprop": 2, "novograd": 1, "adafactor": 0,
 }  # fmt: skip
 
-# What each row of recomputation keeps beside the layer's input; "none" keeps everything. What the last matrix product
-# gives need not be kept: the sum with it is the next layer's input.
-KEPT: dict[str, tuple[str, ...]] = {
-    "full": (),
-    "minimal": ("query", "key", "value", "out", "gate", "up"),
-    "minimal_with_context": ("query", "key", "value", "context", "out", "gate", "up"),
-    "minimal_flash": ("query", "key", "value", "context", "out", "gate", "up"),
-    "save_dot_except_mlp": ("query", "key", "value", "out"),
-    "save_dot_with_context_except_mlp": ("query", "key", "value", "context", "out"),
-    "save_dot_except_mlpwi": ("query", "key", "value", "out"),
-    "save_qkv_proj": ("query", "key", "value"),
-    "save_out_proj": ("out",),
-    "minimal_offloaded": (),  # the rest waits in the host's memory
-    "qkv_proj_offloaded": (),
-}
-EVERYTHING = (
-    "norm", "query", "key", "value", "context", "out", "middle", "norm", "gate", "up", "product",
-)  # fmt: skip
-# What the row "selective" does not keep of everything, by the parts of a layer that it recomputes: what a part gives
-# to a matrix product is kept for that.
-PARTS: dict[str, tuple[str, ...]] = {
-    "core_attn": (), "mlp": ("gate", "up", "product"), "layernorm": (), "mlp_act": (), "rope": (), "layer": EVERYTHING,
-}  # fmt: skip
 # From the row that recomputes least to the one that recomputes most: what "auto" chooses from.
 BY_RECOMPUTATION = (
     "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlp",
@@ -75,18 +50,6 @@ BY_RECOMPUTATION = (
 DOUBT = 0.1  # by how much the estimate may be too high
 ROOM = 0.9  # of the memory is what "auto" fills by the estimate
 WORKING = 1.5  # times what one layer keeps, while its backward pass runs
-# Of our own trainer, while the backward pass of a layer runs: how many tensors of each size there are at once. Found by
-# least squares from the rows "calibration" of `bench/results/compiled_memory.csv` and from `tests/helpers/compiled.py`.
-LAYER_AT_WORK = {
-    "ffn": 5.9,  # gate, up, their product and the gradients of all three
-    "whole": 4.6,  # hidden states with all of the sequence's tokens, as norms give them to products, and gradients
-    "between": 2.3,  # hidden states between the blocks, of which sequence parallelism gives each device a part
-}
-WEIGHTS_AT_WORK = {False: 1.75, True: 6.6}  # bytes for each weight of it; with fsdp, gathered and not yet split
-BLOCKS_AT_WORK, CHUNK_OF_QUERIES = 2, 2048  # attention by blocks: scores of a chunk of the sequence, and their gradient
-PLANNED = 0.8  # of the device's memory is what XLA plans a step with
-LARGEST_AGAIN = 0.8  # of the largest gradient with fsdp: a copy in the order in which it crossed the network
-KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
 
 OWN = "native"  # the engine that is Seatrial's own trainer
 # Engines whose processes get the memory of an accelerator from JAX, and the share of it that JAX takes if no variable
@@ -95,8 +58,6 @@ SHARES = {OWN: OWN_SHARE, "maxtext": 0.75}
 ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"  # of which the row "platform" knows no share
 # The engine of those who have a configuration in this spelling, where nobody has said what is to train.
 USUAL_ENGINES = {"native": OWN, "cvs-jax": "maxtext", "cvs-2026": "maxtext", "maxtext": "maxtext"}
-
-CHUNK_TOKENS = 1024  # whose logits are held at once by Seatrial's own trainer; on a CPU it holds fewer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,28 +90,28 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
     model, mesh, precision = spec.model, spec.mesh, spec.precision
     tensor, fsdp, zero = mesh["tensor"], mesh["fsdp"], mesh["data"] if spec.parallelism.zero1 else 1
     compute, stored = BYTES[precision.compute_dtype], BYTES[precision.params_dtype]
-    layer, head = _layer_parameters(spec), model.hidden_dim * _padded_vocabulary(spec) / tensor
+    layer, head = layer_parameters(spec), model.hidden_dim * _padded_vocabulary(spec) / tensor
     ends = head if model.tied_embeddings or (mesh["pipeline"] > 1 and not own) else 2 * head
     ends += _positions(spec)
-    layers = layer * _most_layers(spec)
+    layers = layer * most_layers(spec)
     held = layers + ends
     moments = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype]
     optimizer = held / fsdp / zero * moments
     least = min(stored, compute) if zero > 1 else stored
     gradient = min(compute, BYTES[precision.gradient_dtype])
     tokens = spec.sequences_per_example * spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
-    one_layer = tokens * (_kept(spec, "none", whole_width=True) * compute + _scores(spec))
+    one_layer = tokens * (layer_kept(spec, "none", whole_width=True) * compute + layer_scores(spec))
     logits = min(tokens, chunk_tokens or tokens) * _padded_vocabulary(spec) / tensor
     of_head = logits * (2 * BYTES["float32"] + compute) + head * compute
     gradients = held / fsdp * BYTES[precision.gradient_dtype]
     if own:
         state = held / fsdp * stored + optimizer
-        parts = _Own(
+        parts = OwnMemory(
             spec=spec, tokens=tokens, layer=layer, layers=layers, head=head, held=held, state=state, of_head=of_head
         )  # fmt: skip
         gradients, activations, working = max(parts.moments(), key=sum)
     else:
-        activations = _layers_in_flight(spec, own) * tokens * _activations(spec, own)
+        activations = layers_in_flight(spec, own) * tokens * layer_activations(spec, own)
         working = max(WORKING * one_layer + layer * 2 * compute, of_head + head * BYTES["float32"])
     return Memory(
         parameters_bytes=held / fsdp * stored,
@@ -163,7 +124,7 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
 
 
 def is_uncertain(spec: RunSpec) -> bool:
-    """True if the estimate of our own trainer can be far off: see `_Own._waiting`."""
+    """True if the estimate of our own trainer can be far off: how long XLA waits is its own choice."""
     return not spec.execution.scan_layers and math.prod(spec.mesh.values()) > spec.mesh["pipeline"]
 
 
@@ -224,215 +185,3 @@ def _positions(spec: RunSpec) -> float:
     if spec.model.positions != "learned":
         return 0.0
     return (spec.model.max_positions or spec.batch.sequence_length) * spec.model.hidden_dim / spec.mesh["tensor"]
-
-
-def _layer_parameters(spec: RunSpec) -> float:
-    """Parameters of a layer that a device of the tensor axis holds: parts of matrices, norms and copied heads whole."""
-    model, tensor = spec.model, spec.mesh["tensor"]
-    ffn, norms = model.ffn_dim / tensor, 2 if model.norm == "layernorm" else 1
-    query = model.num_heads * model.head_dim / tensor
-    key_value = model.num_kv_heads * model.head_dim / (tensor if model.num_kv_heads % tensor == 0 else 1)
-    inputs = 2 if model.activation == "swiglu" else 1
-    matrices = model.hidden_dim * (2 * query + 2 * key_value + (inputs + 1) * ffn)
-    biases = query + 2 * key_value + inputs * ffn + 2 * model.hidden_dim
-    return matrices + (biases if model.biases else 0) + 2 * norms * model.hidden_dim
-
-
-def _activations(spec: RunSpec, own: bool) -> float:
-    """Bytes per token of this device that are kept of a layer."""
-    remat, compute = spec.execution.remat, BYTES[spec.precision.compute_dtype]
-    kept = _kept(spec, remat) * compute
-    again = _recomputed(spec)
-    if remat not in ("none", "selective") or "layer" in again:
-        # cuDNN's backward pass wants more of the forward pass than its result, so that is computed again, and not kept.
-        unused = own and _is_cudnn(spec) and "context" in KEPT.get(remat, ())
-        return kept - (_sizes(spec)["context"] * compute if unused else 0.0)
-    if spec.execution.scan_layers:
-        # The loop keeps what happens inside of norms that are not recomputed, too: two results and the input of both,
-        # in float32.
-        kept += 0.0 if "layernorm" in again else _sizes(spec)["norm"] * (4 * 4 + 2 * (4 - compute))
-    return kept + (0.0 if "core_attn" in again else _scores(spec)) + _masks(spec)
-
-
-def _is_cudnn(spec: RunSpec) -> bool:
-    """True if our own trainer's attention on NVIDIA's devices is cuDNN's; `train.attention` knows more conditions."""
-    is_ring = spec.mesh["context"] > 1 and spec.parallelism.context_strategy == "ring"
-    can = spec.precision.compute_dtype == "bfloat16" and not spec.dropout.attention and spec.model.head_dim <= 128
-    return can and not is_ring and spec.execution.attention not in (*KEEPS_SCORES, "blocks", "reference")
-
-
-def _recomputed(spec: RunSpec) -> set[str]:
-    return set(spec.execution.remat_modules) if spec.execution.remat == "selective" else set()
-
-
-def _masks(spec: RunSpec) -> float:
-    """Bytes per token of a layer's dropout masks, of a byte each."""
-    sizes, dropout = _sizes(spec), spec.dropout
-    return (2 * sizes["input"] if dropout.hidden else 0) + (sizes["product"] if dropout.ffn else 0)
-
-
-def _sizes(spec: RunSpec, *, whole_width: bool = False) -> dict[str, float]:
-    """Numbers per token of a layer's tensors; `whole_width`: as gathered inside the layer."""
-    model, tensor = spec.model, spec.mesh["tensor"]
-    width = model.hidden_dim / (tensor if spec.parallelism.sequence_parallel and not whole_width else 1)
-    query, key = model.num_heads * model.head_dim / tensor, max(1, model.num_kv_heads / tensor) * model.head_dim
-    ffn = model.ffn_dim / tensor
-    return {
-        "input": width, "norm": width, "out": width, "middle": width, "query": query, "context": query,
-        "key": key, "value": key, "gate": ffn if model.activation == "swiglu" else 0, "up": ffn, "product": ffn,
-    }  # fmt: skip
-
-
-def _kept(spec: RunSpec, remat: str, *, whole_width: bool = False) -> float:
-    """Numbers per token that a row of recomputation keeps of a layer."""
-    sizes = _sizes(spec, whole_width=whole_width)
-    dropped = {name for part in _recomputed(spec) for name in PARTS.get(part, ())} if remat == "selective" else set()
-    if remat == "custom":
-        return _of_custom(spec, sizes)
-    return sizes["input"] + sum(sizes[name] for name in KEPT.get(remat, EVERYTHING) if name not in dropped)
-
-
-def _of_custom(spec: RunSpec, sizes: Mapping[str, float]) -> float:
-    """Numbers per token that the row "custom" keeps on the device; what waits in the host's memory is not there."""
-    execution = spec.execution
-    kept = {INPUT, *execution.remat_kept} - {*execution.remat_offloaded}
-    return sum(sizes.get(name, 0.0) for name in kept)  # the last product's is the next layer's input
-
-
-def _scores(spec: RunSpec) -> float:
-    """Bytes per token of a layer's attention scores and probabilities, where attention holds them."""
-    if spec.execution.attention not in KEEPS_SCORES:
-        return 0.0
-    each = BYTES["float32"] + BYTES[spec.precision.compute_dtype]
-    return spec.model.num_heads / spec.mesh["tensor"] * spec.batch.sequence_length * each
-
-
-def _most_layers(spec: RunSpec) -> float:
-    """Layers of the stage that has most of them."""
-    stages, own = spec.mesh["pipeline"], spec.parallelism.stage_layers
-    if not own or stages == 1:
-        return spec.model.num_layers / stages
-    return max(sum(own[stage::stages]) for stage in range(stages))  # chunks go to the stages in turn
-
-
-def _layers_in_flight(spec: RunSpec, own: bool) -> float:
-    """Layers of the first stage × micro-batches whose activations are held at once (arXiv 2205.05198, 4.2.3)."""
-    stages, virtual, passes = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.accumulation_steps
-    if own and stages > 1:  # what each turn of the ring keeps, idle ones too
-        return _most_layers(spec) / virtual * (virtual * max(passes, stages) + stages - 1)
-    interleaved = 1 + (stages - 1) / (stages * virtual) if virtual > 1 else 1
-    return _most_layers(spec) * min(stages * interleaved, passes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Own:
-    """Memory of our own trainer beside parameters and moments; sizes in numbers of this device, as in `per_device`."""
-
-    spec: RunSpec
-    tokens: float  # of a micro-batch
-    layer: float  # parameters of a layer,
-    layers: float  # of all layers of a stage,
-    head: float  # of the output head,
-    held: float  # and of everything, where fsdp does not split them
-    state: float  # bytes of parameters and moments
-    of_head: float  # bytes, while the output head works
-
-    def moments(self) -> Iterator[tuple[float, float, float]]:
-        """Bytes of gradients, activations and working memory at each moment at which they may be most."""
-        spec, fsdp = self.spec, self.spec.mesh["fsdp"]
-        gradient, summed = self.held / fsdp * BYTES[spec.precision.gradient_dtype], self._summed()
-        kept = self._kept()
-        at_work, table = self._layer_at_work(), self.head * BYTES["float32"]
-        working = max(at_work + self._tables(), 0.0)
-        waiting = self._waiting(gradient + kept + working) if math.prod(spec.mesh.values()) > 1 else 0.0
-        if spec.execution.scan_layers or spec.mesh["pipeline"] > 1:
-            yield gradient + self._added(), kept, working
-        elif waiting and (spec.accumulation_steps > 1 or spec.precision.quantization):
-            yield gradient + self._added(), kept + waiting, working
-        else:
-            yield summed, kept, at_work + max(self._tables(), table)
-            yield gradient + self._added(), waiting, working
-        hidden = 2 * self.tokens * spec.model.hidden_dim * BYTES[spec.precision.compute_dtype]
-        yield summed, kept, self.of_head + table + hidden
-        if spec.precision.optimizer_dtype != "float32":
-            yield gradient + self._added(), 0.0, 2 * self._largest()
-
-    def _kept(self) -> float:
-        """Activations of all that is in flight."""
-        spec = self.spec
-        return (
-            _layers_in_flight(spec, own=True) * self.tokens * _activations(spec, own=True)
-            + _between_stages(spec, self.tokens) * BYTES[spec.precision.compute_dtype]
-        )
-
-    def _layer_at_work(self) -> float:
-        spec = self.spec
-        compute, sizes = BYTES[spec.precision.compute_dtype], _sizes(spec, whole_width=True)
-        number = {"ffn": sizes["up"], "whole": sizes["norm"], "between": _sizes(spec)["norm"]}
-        at_work = sum(LAYER_AT_WORK[name] * size for name, size in number.items()) * self.tokens * compute
-        if not _is_cudnn(spec) and spec.execution.attention not in KEEPS_SCORES:  # by blocks
-            length = spec.batch.sequence_length / spec.mesh["context"]
-            of_all = self.tokens * spec.model.num_heads / spec.mesh["tensor"] * BYTES["float32"]
-            at_work += BLOCKS_AT_WORK * of_all * min(length, CHUNK_OF_QUERIES) ** 2 / length
-        is_split = spec.mesh["fsdp"] > 1
-        return at_work + WEIGHTS_AT_WORK[is_split] * self.layer + (LARGEST_AGAIN * self._largest() if is_split else 0.0)
-
-    def _waiting(self, besides: float) -> float:
-        """Of layers that are not scanned: what gradients of weights are made of, which XLA makes late.
-
-        They cross the network together, and XLA makes many of them only then: those of attention's matrices, with fp8
-        those of the feed-forward block's. With several passes or fp8, nothing is freed until then. It is the least
-        certain part: XLA takes the memory that there is, up to its limit; `besides` is held beside it and the state.
-        """
-        sizes = _sizes(self.spec, whole_width=True)
-        if self.spec.precision.quantization:
-            each = sizes["norm"] + 2 * sizes["up"] + sizes["out"] + sizes["product"]
-        else:
-            each = sizes["norm"] + sizes["context"] + sizes["query"] + 2 * sizes["key"] + sizes["out"]
-        most = self.spec.model.num_layers * self.tokens * each * BYTES[self.spec.precision.compute_dtype]
-        device = hardware.find(self.spec.topology.device)
-        return min(most, max(PLANNED * device.memory_bytes - self.state - besides, 0.0)) if device else most
-
-    def _largest(self) -> float:
-        """The largest gradient: of one of the feed-forward block's matrices, in all layers."""
-        model, mesh = self.spec.model, self.spec.mesh
-        one = model.hidden_dim * model.ffn_dim / mesh["tensor"] / mesh["fsdp"]
-        return model.num_layers / mesh["pipeline"] * one * BYTES["float32"]
-
-    def _tables(self) -> float:
-        """Gradients of the tables beside their place among all gradients.
-
-        With fsdp, from the head's to the end of the step, because XLA sums them over the network together; of a
-        pipeline one. Without it, and where nothing is summed over devices, what the embedding's gradient will take
-        serves the layers before.
-        """
-        spec, table = self.spec, self.head * BYTES["float32"]
-        is_tied, is_staged = spec.model.tied_embeddings, spec.mesh["pipeline"] > 1
-        if spec.mesh["fsdp"] > 1:
-            return table if is_tied or is_staged else 2 * table
-        if is_tied:  # two gradients are added, and then to the sum of all passes
-            return table if spec.accumulation_steps > 1 else 0.0
-        return -table if spec.mesh["data"] == spec.mesh["context"] == 1 else 0.0
-
-    def _summed(self) -> float:
-        """The sum of the gradients of earlier passes, which is there from the start where there are several."""
-        spec = self.spec
-        is_several = spec.accumulation_steps > 1 and spec.mesh["pipeline"] == 1
-        return self.held / spec.mesh["fsdp"] * BYTES[spec.precision.gradient_dtype] if is_several else 0.0
-
-    def _added(self) -> float:
-        """The gradients that are about to be added to their sum."""
-        spec = self.spec
-        virtual = spec.parallelism.virtual_pipeline
-        if spec.mesh["pipeline"] > 1 and virtual > 1 and spec.mesh["fsdp"] == 1:  # weights, too, in the order of chunks
-            each = 2 * self.layers * BYTES["float32"]
-        elif spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
-            each = self.layers / virtual * BYTES["float32"]
-        else:
-            each = self.held * BYTES[spec.precision.params_dtype] if spec.accumulation_steps > 1 else 0.0
-        return each / spec.mesh["fsdp"]
-
-
-def _between_stages(spec: RunSpec, tokens: float) -> float:
-    """Numbers that our own pipeline keeps of what enters its first stage, and then of what leaves the last."""
-    return _sizes(spec)["input"] * tokens * spec.accumulation_steps if spec.mesh["pipeline"] > 1 else 0.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from seatrial.estimate.memory import BYTES, KEPT, OWN, PARTS
+from seatrial.estimate.layer_memory import BYTES, KEPT, PARTS
+from seatrial.estimate.memory import OWN
 from seatrial.spec import RunSpec
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input_gradient", "weight_gradient"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.estimate import hardware, memory, time_profile
+from seatrial.estimate.compiled import Compiled
 from seatrial.estimate.flops import DEFAULT_CONVENTION, flops_per_token
 from seatrial.estimate.hardware import GIB, TERA
 from seatrial.estimate.levers import levers
@@ -62,21 +63,30 @@ def utilization(spec: RunSpec, step_seconds: tuple[float, float], peak: float) -
     return work / peak / step_seconds[1], work / peak / step_seconds[0]
 
 
-def expected_lines(spec: RunSpec, engine: str, profile: Profile | None = None) -> list[tuple[str, str, str]]:
-    """The estimates as rows: what, how much, how it comes about."""
+def expected_lines(
+    spec: RunSpec, engine: str, profile: Profile | None = None, compiled: Compiled | None = None
+) -> list[tuple[str, str, str]]:
+    """The estimates as rows: what, how much, how it comes about.
+
+    `profile`: of the device, measured; None: the published one. `compiled`: the step, whose memory is known then.
+    """
     device = hardware.find(spec.topology.device)
     profile = profile or time_profile.published(device)
     need, time = memory.per_device(spec, engine), predict(spec, engine, profile)
-    parts = ", ".join(f"{name} {show_size(size)}" for name, size in need.parts.items() if size)
+    held = compiled.parts if compiled else need.parts
+    total = compiled.total_bytes if compiled else need.total_bytes
+    parts = ", ".join(f"{name} {show_size(size)}" for name, size in held.items() if size)
     there = memory.available_bytes(spec, engine)
-    share = f"{need.total_bytes / there:.0%} of {show_size(there)}" if there else ""
+    share = f"{total / there:.0%} of {show_size(there)}" if there else ""
     share += (
         f", which a process gets of {show_size(device.memory_bytes)}" if device and there != device.memory_bytes else ""
     )
     share += "; " if share else ""
-    if engine == memory.OWN and memory.is_uncertain(spec):
+    if compiled:
+        parts += f"; by the compiled step, {show_size(need.total_bytes)} by the estimate"
+    elif engine == memory.OWN and memory.is_uncertain(spec):
         parts += "; a guess, since the layers are not scanned: --compile knows"
-    rows = [("memory per device", f"about {show_size(need.total_bytes)}", share + parts)]
+    rows = [("memory per device", f"{'' if compiled else 'about '}{show_size(total)}", share + parts)]
     if time is None:
         why = "the run names no device" if device is None else _why_not(device, profile)
         return [*rows, ("step time", "unknown", why)]

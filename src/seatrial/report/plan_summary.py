@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from seatrial.console import inert, plural, short_number, table
 from seatrial.engines import engine as engine_called
+from seatrial.estimate.compiled import Compiled
 from seatrial.estimate.flops import num_parameters
 from seatrial.estimate.time_profile import Profile
 from seatrial.plan import Plan
@@ -16,13 +17,20 @@ from seatrial.verdict import show
 NAMED_HOSTS = 4
 
 
-def summary(asked: RunSpec, plan: Plan | None, missing: str, engine: str, profile: Profile | None = None) -> str:
-    """The planned run in a few rows; `missing` says why there is no plan; `profile` is that of a measured device."""
-    rows = [*_asked(asked, engine, profile), *(_started(plan) if plan else [("starts", f"nothing: {missing}")])]
+def summary(
+    asked: RunSpec, plan: Plan | None, missing: str, engine: str,
+    profile: Profile | None = None, compiled: Compiled | None = None,
+) -> str:  # fmt: skip
+    """The planned run in a few rows; `missing` says why there is no plan.
+
+    `profile` is that of a measured device, `compiled` the run's step, if it was compiled.
+    """
+    estimates = expected_lines(asked, engine, profile, compiled)
+    rows = [*_asked(asked, estimates), *(_started(plan) if plan else [("starts", f"nothing: {missing}")])]
     return f"{inert(asked.name)}\n\n{table(rows, whole=(0,))}"
 
 
-def _asked(spec: RunSpec, engine: str, profile: Profile | None) -> Iterator[tuple[str, str]]:
+def _asked(spec: RunSpec, estimates: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
     """What the configuration asks for, and the estimates of it."""
     model, batch = spec.model, spec.batch
     parameters = short_number(num_parameters(model))
@@ -43,7 +51,7 @@ def _asked(spec: RunSpec, engine: str, profile: Profile | None) -> Iterator[tupl
     quantized = f", {spec.precision.quantization}" if spec.precision.quantization else ""
     yield "precision", f"{spec.precision.compute_dtype}{quantized}, weights in {spec.precision.params_dtype}"
     yield "data", f"{spec.data.kind}, for {spec.objective.kind}"
-    for name, value, why in expected_lines(spec, engine, profile):
+    for name, value, why in estimates:
         yield name, f"{value}; {why.partition(';')[0]}" if why else value
     if spec.expectations:
         yield "targets", ", ".join(_target(each) for each in spec.expectations)
