@@ -1,4 +1,4 @@
-"""The live display in a terminal: one progress bar at any width, and nothing is left behind by a resize, Ctrl-C or an end."""
+"""The live display in a terminal: one progress bar at any width; a resize, Ctrl-C or an end leaves nothing behind."""
 
 from __future__ import annotations
 
