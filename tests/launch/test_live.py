@@ -1,4 +1,4 @@
-"""The live display: one progress bar at any width; a resize, Ctrl-C or an end leaves nothing behind."""
+"""The live display in a terminal: one progress bar at any width; a resize, Ctrl-C or an end leaves nothing behind."""
 
 from __future__ import annotations
 
