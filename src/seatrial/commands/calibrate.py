@@ -30,6 +30,7 @@ from seatrial.estimate.time_profile import Profile
 from seatrial.spec import from_dict
 
 TIME_LIMIT_SECONDS = 1200.0  # of each process; a quiet machine takes about a minute for all
+BUSY = 0.5  # of the cores in use before anything is measured
 CPU_DEVICES = (1, 2, 4)  # virtual ones, each number in a process of its own, as runs have them
 
 
@@ -38,6 +39,11 @@ def calibrate(*, cpu: bool, say: Say) -> tuple[Profile, Path]:
 
     Raises LaunchError where the measuring fails.
     """
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > BUSY * cores:
+        say(
+            f"note: this machine is busy (load {load:.1f} on {cores} cores), and the profile will be that of a busy one"
+        )
     found: list[dict[str, Any]] = []
     for devices in CPU_DEVICES if cpu else (None,):
         say(f"measuring {f'the processor as {devices} virtual' if devices else 'the'} device(s) …")
@@ -46,7 +52,13 @@ def calibrate(*, cpu: bool, say: Say) -> tuple[Profile, Path]:
     known = hardware.find(found[0]["device"])
     device = cpu_name() if on_cpu else known.name if known else str(found[0]["device"])
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    facts = {"device": device, "date": today, "versions": found[0]["versions"], "backend": found[0]["backend"]}
+    facts = {
+        "device": device,
+        "date": today,
+        "versions": found[0]["versions"],
+        "backend": found[0]["backend"],
+        "load": load,
+    }
     try:
         profile = profile_of(_together(found), device=device, origin=f"measured on {today}", facts=facts)
     except (ValueError, KeyError, TypeError) as error:

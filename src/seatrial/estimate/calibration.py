@@ -21,6 +21,8 @@ from seatrial.spec import RunSpec
 
 MANY = 1_000_000  # devices: all of a machine's are in one domain
 WITHIN, CERTAINTY = 0.1, "10% about the estimate"
+MOST_SMALL, MOST_HEAD = 300.0, 600.0  # that a product's dimension or a head can seem to be larger by
+MOST_FACTOR = 10.0  # between an operator measured alone and within a step
 BELIEVED = 0.3  # how much one operator's measurement weighs beside a step's
 
 
@@ -126,7 +128,7 @@ def _product_rate(measured: Sequence[MeasuredProduct]) -> Rate:
         rate = Rate(flops_per_second=x[0], m=x[1], k=x[2], n=x[3])
         return sum(math.log(rate.seconds(p.m, p.k, p.n) / p.seconds) ** 2 for p in measured)
 
-    found = _search(off, [best, 16.0, 16.0, 16.0])
+    found = _search(off, [best, 16.0, 16.0, 16.0], [math.inf, *(MOST_SMALL,) * 3])
     return Rate(flops_per_second=found[0], m=found[1], k=found[2], n=found[3])
 
 
@@ -134,19 +136,19 @@ def _attention_rate(measured: Sequence[MeasuredAttention]) -> Rate:
     def off(x: Sequence[float]) -> float:
         return sum(math.log(a.flops * (1 + x[1] / a.head_dim) / x[0] / a.seconds) ** 2 for a in measured)
 
-    found = _search(off, [max(a.flops / a.seconds for a in measured), 16.0])
+    found = _search(off, [max(a.flops / a.seconds for a in measured), 16.0], [math.inf, MOST_HEAD])
     return Rate(flops_per_second=found[0], k=found[1])
 
 
-def _search(off: Callable[[Sequence[float]], float], start: Sequence[float]) -> list[float]:
-    """The positive numbers at which `off` is least, one after the other in ever smaller steps."""
+def _search(off: Callable[[Sequence[float]], float], start: Sequence[float], most: Sequence[float]) -> list[float]:
+    """The positive numbers up to `most` at which `off` is least, one after the other in ever smaller steps."""
     x, best, step = list(start), off(start), 2.0
     while step > 1.002:
         moved = False
         for i in range(len(x)):
             for factor in (step, 1 / step):
                 tried = [*x[:i], x[i] * factor, *x[i + 1 :]]
-                if (value := off(tried)) < best - 1e-12:
+                if tried[i] <= most[i] and (value := off(tried)) < best - 1e-12:
                     x, best, moved = tried, value, True
         if not moved:
             step = step**0.5
@@ -176,7 +178,7 @@ def _from_steps(profile: Profile, formats: Sequence[str], steps: Sequence[Measur
         rows.append([weight if j == i else 0.0 for j in range(len(names))])
         goals.append(weight)
     factors = dict(zip(names, _least_squares(rows, goals), strict=True))
-    factors = {name: max(factor, 1e-3) for name, factor in factors.items()}
+    factors = {name: min(max(factor, 1 / MOST_FACTOR), MOST_FACTOR) for name, factor in factors.items()}
 
     def scaled(rates: Mapping[str, Rate]) -> dict[str, Rate]:
         return {
@@ -245,5 +247,6 @@ def _link(collectives: Sequence[MeasuredCollective]) -> Link:
             total += math.log(twice * (sent / x[0] + (each.devices - 1) * x[1]) / each.seconds) ** 2
         return total
 
-    found = _search(off, [max(each.total_bytes / each.seconds for each in collectives), 1e-5])
+    start = [max(each.total_bytes / each.seconds for each in collectives), 1e-5]
+    found = _search(off, start, [math.inf, math.inf])
     return Link(bytes_per_second=found[0], latency_seconds=found[1])
