@@ -1,4 +1,4 @@
-"""What a layer has and keeps, of each device: parameters, numbers of a token, bytes that wait for the backward pass."""
+"""A layer's memory on each device: parameters, numbers of a token, and bytes that wait for the backward pass."""
 
 from __future__ import annotations
 

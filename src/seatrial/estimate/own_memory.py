@@ -83,7 +83,7 @@ class OwnMemory:
             yield gradient + self._added(), 0.0, 2 * self._largest()
 
     def _share_before_the_sum(self) -> float:
-        """Bytes of gradients of the backward pass, for each byte of their sum: one pass has the weights' format."""
+        """Bytes of gradients as the backward pass makes them, for each of their sum: of one pass, as weights are."""
         spec = self.spec
         if spec.accumulation_steps > 1 or spec.mesh["pipeline"] > 1:
             return 1.0
