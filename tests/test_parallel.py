@@ -99,7 +99,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, always: None) -> No
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no pool")
 def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
     folder = write(tmp_path / "logs", 64, 12_000)
-    program = [sys.executable, "-m", "seatrial", "judge", str(folder)]
+    # A shell's background job ignores interrupts, and so would all that it starts.
+    program = ["env", "--default-signal=INT", sys.executable, "-m", "seatrial", "judge", str(folder)]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     children: list[psutil.Process] = []
     begun = time.monotonic()

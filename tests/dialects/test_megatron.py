@@ -313,6 +313,7 @@ WORDS = st.one_of(
 
 
 @given(st.lists(WORDS, max_size=8))
+@hypothesis.example(["--data-path", "-1e-3"])
 @hypothesis.example(["--tensorboard-dir", "--x=a b"])  # a blank makes a value of what is no argument
 def test_words_are_taken_as_argparse_takes_them(words: list[str]) -> None:
     try:

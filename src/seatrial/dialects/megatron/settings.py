@@ -35,7 +35,7 @@ OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
 _LONG_WORD = 8  # characters; a shorter word with two others may well be another
 _MOST_LOOKS = 200  # variables whose spelling is checked
 
-_NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?|-\.\d+")
+_NUMBER = re.compile(r"-\d+|-\d*\.\d+")  # to argparse, -1e-3 is the name of an argument
 # Names that the launcher sets for its processes; like secrets, they are not passed on.
 SET_BY_LAUNCHERS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"))
 
