@@ -137,7 +137,7 @@ def plan(
 def calibrate(cpu: bool, output: str) -> None:
     """Measure this machine's devices for plan's times.
 
-    Takes about a minute on a quiet machine: matrix products, attention, memory, optimizer, collectives and small
+    Takes about two minutes on a quiet machine: matrix products, attention, memory, optimizer, collectives and small
     steps. The profile is kept in the user's data, and `plan` uses it for runs on this device from then on.
     """
     import json

@@ -29,7 +29,7 @@ from seatrial.estimate.calibration import (
 from seatrial.estimate.time_profile import Profile
 from seatrial.spec import from_dict
 
-TIME_LIMIT_SECONDS = 1200.0  # of each process; a quiet machine takes about a minute for all
+TIME_LIMIT_SECONDS = 1200.0  # of each process; a quiet machine takes about two minutes for all
 BUSY = 0.5  # of the cores in use before anything is measured
 CPU_DEVICES = (1, 2, 4)  # virtual ones, each number in a process of its own, as runs have them
 
