@@ -14,7 +14,7 @@ import signal
 import struct
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tests.helpers.terminal import Terminal
 from tests.helpers.tiny_runs import FOREVER, SEATRIAL, write_config
 
 ROWS = 40
-BAR = re.compile("[━─]{8}")
+BAR = re.compile("[━─]{4}")
 PATIENCE = 120.0
 
 
@@ -41,8 +41,10 @@ class Run:
             os.environ |= {"TERM": "xterm-256color", "XDG_DATA_HOME": str(cwd / "data")}
             for name in ("COLUMNS", "LINES", "NO_COLOR"):
                 os.environ.pop(name, None)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a shell's background job ignores
             time.sleep(0.1)  # until the size is set
             os.execv(SEATRIAL[0], [*SEATRIAL, *arguments])
+        self.code: int | None = None
         self._set_size(columns)
         self.before = termios.tcgetattr(self.master)
         self.decoder, self.left = codecs.getincrementaldecoder("utf-8")("replace"), ""
@@ -86,10 +88,37 @@ class Run:
         until = time.monotonic() + PATIENCE
         while self.read(0.1):
             assert time.monotonic() < until
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.reap()
+
+    def reap(self) -> int:
+        self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+    def stop(self) -> None:
+        """Ends the run of a test that failed before its end."""
+        if self.code is None:
+            os.kill(self.pid, signal.SIGTERM)
+            self.end()
 
     def bars(self) -> list[str]:
         return [line for line in self.terminal.lines() if BAR.search(line)]
+
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `seatrial …` in a terminal."""
+    runs: list[Run] = []
+
+    def started(*arguments: str, columns: int) -> Run:
+        runs.append(Run(*arguments, columns=columns, cwd=tmp_path))
+        return runs[-1]
+
+    yield started
+    for run in runs:
+        run.stop()
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -99,9 +128,11 @@ def _split(text: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("columns", "then"), [(60, 120), (80, 44), (120, 60)])
-def test_a_run_in_a_terminal_that_is_resized_and_interrupted(columns: int, then: int, tmp_path: Path) -> None:
+def test_a_run_in_a_terminal_that_is_resized_and_interrupted(
+    start: Start, columns: int, then: int, tmp_path: Path
+) -> None:
     write_config(tmp_path, steps=FOREVER)
-    run = Run("run", "tiny.json", "--out", "run", columns=columns, cwd=tmp_path)
+    run = start("run", "tiny.json", "--out", "run", columns=columns)
     phases: set[str] = set()
 
     def steps_done() -> bool:
@@ -133,9 +164,9 @@ def test_a_run_in_a_terminal_that_is_resized_and_interrupted(columns: int, then:
     assert_as_before(run)
 
 
-def test_a_run_that_ends_by_itself_leaves_one_line_of_progress(tmp_path: Path) -> None:
+def test_a_run_that_ends_by_itself_leaves_one_line_of_progress(start: Start, tmp_path: Path) -> None:
     write_config(tmp_path, steps=20)
-    run = Run("run", "tiny.json", "--out", "run", columns=100, cwd=tmp_path)
+    run = start("run", "tiny.json", "--out", "run", columns=100)
     run.end()
     told = run.terminal.whole_lines()
     assert next(line for line in told if line.startswith("step ")).startswith("step 20/20  loss ")
@@ -143,13 +174,13 @@ def test_a_run_that_ends_by_itself_leaves_one_line_of_progress(tmp_path: Path) -
     assert_as_before(run)
 
 
-def test_a_killed_launcher_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+def test_a_killed_launcher_leaves_the_terminal_as_it_was(start: Start, tmp_path: Path) -> None:
     write_config(tmp_path, steps=FOREVER)
-    run = Run("run", "tiny.json", "--out", "run", columns=80, cwd=tmp_path)
+    run = start("run", "tiny.json", "--out", "run", columns=80)
     run.wait(run.bars)
     os.kill(run.pid, signal.SIGKILL)
     run.read(0.5)
-    assert os.waitstatus_to_exitcode(os.waitpid(run.pid, 0)[1]) == -signal.SIGKILL
+    assert run.reap() == -signal.SIGKILL
     assert_as_before(run)
 
 
@@ -215,6 +246,7 @@ def test_a_short_window_keeps_what_fits() -> None:
 def test_a_gauge_and_a_clock() -> None:
     assert gauge(0.5, 20) == "━" * 10 + "─" * 10
     assert gauge(7.0, 20) == "━" * 20
-    assert len(gauge(0.1, -5)) == 8
+    assert len(gauge(0.1, 4)) == 4
+    assert gauge(0.1, 3) == gauge(0.1, -5) == ""
     assert clock(3725.4) == "1:02:05"
     assert clock(-3) == "0:00:00"

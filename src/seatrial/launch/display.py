@@ -222,7 +222,7 @@ class View:
         if done:
             share, said = done / self._planned, "" if phase == TRAINING else f"{phase}  "
             counted = f"{said}step {done:,}/{self._planned:,}  {share:4.0%}  {clock(now - self._began)}"
-            lines.append((f"{gauge(share, columns - len(counted) - 3)}  {counted}", "green"))
+            lines.append((f"{gauge(share, columns - len(counted) - 3)}  {counted}".lstrip(), "green"))
         else:
             lines.append((f"{phase}  {clock(now - self._phase_began)}", "cyan"))
         if self._steps:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Line = tuple[str, str]  # a text without control characters, and its style
 FULL, EMPTY = "━", "─"
 MOST_COLUMNS = 60  # columns
-LEAST_COLUMNS = 8
+LEAST_COLUMNS = 4
 
 
 class Live:
@@ -74,8 +74,10 @@ class Live:
 
 
 def gauge(share: float, columns: int) -> str:
-    """A progress bar of so many columns, of which a share is done."""
-    columns = max(LEAST_COLUMNS, min(MOST_COLUMNS, columns))
+    """A progress bar of so many columns, of which a share is done; none in too few."""
+    if columns < LEAST_COLUMNS:
+        return ""
+    columns = min(MOST_COLUMNS, columns)
     done = round(columns * min(1.0, max(0.0, share)))
     return FULL * done + EMPTY * (columns - done)
 
