@@ -256,7 +256,7 @@ def test_a_collapse_that_cannot_fit_is_refused(machine: Machine, why: str) -> No
 @pytest.mark.parametrize(
     ("device", "micro", "row", "fits"),
     [
-        ("h200", 1, "none", "the least that fits: each device needs about 12."),
+        ("h200", 1, "none", "the least that fits: each device needs about 13."),
         ("h200", 96, "save_dot_with_context_except_mlp", "the least that fits"),
         ("h200", 240, "full", "the least that fits"),
         ("tpu-v5e", 16, "full", "and not even that surely fits"),

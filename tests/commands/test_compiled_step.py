@@ -68,7 +68,7 @@ def test_a_step_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_memory_of_a_compiled_step_stands_before_the_estimate() -> None:
     spec = tiny()
     found = compiled_step.compile_step(spec, "cpu")
-    (_, estimated, how), (_, size, why) = (expected_lines(spec, "native", step)[0] for step in (None, found))
+    (_, estimated, how), (_, size, why) = (expected_lines(spec, "native", compiled=step)[0] for step in (None, found))
     assert estimated.startswith("about ")
     assert "compiled" not in how
     assert size == show_size(found.total_bytes)

@@ -69,7 +69,7 @@ def test_a_measured_profile_goes_before_the_published_one(tmp_path: Path, monkey
     assert device_profile.measured("h100-sxm") == own
     planned = json.loads(seatrial("plan", str(RECIPE), "--format", "json", cwd=tmp_path).stdout)
     assert planned["expected"]["time"]["profile"] == "measured on 2026-11-25"
-    assert "by measured on 2026-11-25" in seatrial("plan", str(RECIPE), cwd=tmp_path).stdout
+    assert "by measured on 2026-11-25" in seatrial("plan", str(RECIPE), "--all", cwd=tmp_path).stdout
     for broken in ("", "{}", "[1]", '{"v": 99}', path.read_text(encoding="utf-8")[:-40]):
         path.write_text(broken, encoding="utf-8")
         assert device_profile.measured("h100-sxm") is None

@@ -12,6 +12,8 @@ import re
 import select
 import signal
 import struct
+import subprocess
+import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +30,13 @@ from tests.helpers.tiny_runs import FOREVER, SEATRIAL, write_config
 ROWS = 40
 BAR = re.compile("[━─]{4}")
 PATIENCE = 120.0
+# Makes the terminal the program's own, and Ctrl-C what it is by default: a shell's background job ignores it.
+WITH_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Run:
@@ -35,17 +44,17 @@ class Run:
 
     def __init__(self, *arguments: str, columns: int, cwd: Path) -> None:
         self.terminal = Terminal(columns)
-        self.pid, self.master = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd)
-            os.environ |= {"TERM": "xterm-256color", "XDG_DATA_HOME": str(cwd / "data")}
-            for name in ("COLUMNS", "LINES", "NO_COLOR"):
-                os.environ.pop(name, None)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a shell's background job ignores
-            time.sleep(0.1)  # until the size is set
-            os.execv(SEATRIAL[0], [*SEATRIAL, *arguments])
-        self.code: int | None = None
+        self.master, other = pty.openpty()
         self._set_size(columns)
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        }
+        self.program = subprocess.Popen(
+            [sys.executable, "-c", WITH_TERMINAL, *SEATRIAL, *arguments], cwd=cwd, start_new_session=True,
+            stdin=other, stdout=other, stderr=other,
+            env={**environment, "TERM": "xterm-256color", "XDG_DATA_HOME": str(cwd / "data")},
+        )  # fmt: skip
+        os.close(other)
         self.before = termios.tcgetattr(self.master)
         self.decoder, self.left = codecs.getincrementaldecoder("utf-8")("replace"), ""
 
@@ -88,16 +97,12 @@ class Run:
         until = time.monotonic() + PATIENCE
         while self.read(0.1):
             assert time.monotonic() < until
-        return self.reap()
-
-    def reap(self) -> int:
-        self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.code
+        return self.program.wait(PATIENCE)
 
     def stop(self) -> None:
         """Ends the run of a test that failed before its end."""
-        if self.code is None:
-            os.kill(self.pid, signal.SIGTERM)
+        if self.program.poll() is None:
+            self.program.terminate()
             self.end()
 
     def bars(self) -> list[str]:
@@ -178,9 +183,9 @@ def test_a_killed_launcher_leaves_the_terminal_as_it_was(start: Start, tmp_path:
     write_config(tmp_path, steps=FOREVER)
     run = start("run", "tiny.json", "--out", "run", columns=80)
     run.wait(run.bars)
-    os.kill(run.pid, signal.SIGKILL)
+    run.program.kill()
     run.read(0.5)
-    assert run.reap() == -signal.SIGKILL
+    assert run.program.wait(PATIENCE) == -signal.SIGKILL
     assert_as_before(run)
 
 

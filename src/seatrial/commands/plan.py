@@ -45,7 +45,7 @@ def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = No
         (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
     ]
     sections = ["# The run, value by value", _table(values)]
-    sections += ["# Estimates", _table(expected_lines(spec, request.engine, profile_for(spec), kept))]
+    sections += ["# Estimates", _table(expected_lines(spec, request.engine, profile_for(spec), compiled=kept))]
     sections += [step.text()] if step else []
     sections += _described(plan, made.files) if plan else [f"note: {inert(made.missing)}"]
     return "\n\n".join(sections)

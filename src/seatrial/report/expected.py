@@ -13,7 +13,8 @@ from seatrial.estimate.time_model import StepTime, predict
 from seatrial.estimate.time_profile import Profile
 from seatrial.spec import RunSpec
 
-MOST_LEVERS = 4
+MOST_LEVERS, MOST_PARTS = 4, 3
+LINK = "communication: "
 LEAST_SHARE = 0.005  # of a step: smaller parts are shown together
 
 
@@ -64,9 +65,14 @@ def utilization(spec: RunSpec, step_seconds: tuple[float, float], peak: float) -
 
 
 def expected_lines(
-    spec: RunSpec, engine: str, profile: Profile | None = None, compiled: Compiled | None = None
+    spec: RunSpec,
+    engine: str,
+    profile: Profile | None = None,
+    *,
+    compiled: Compiled | None = None,
+    in_full: bool = True,
 ) -> list[tuple[str, str, str]]:
-    """The estimates as rows: what, how much, how it comes about.
+    """The estimates as rows: what, how much, how it comes about; in full also each part of a step, and what changes it.
 
     `profile`: of the device, measured; None: the published one. `compiled`: the step, whose memory is known then.
     """
@@ -90,7 +96,8 @@ def expected_lines(
     if time is None:
         why = "the run names no device" if device is None else _why_not(device, profile)
         return [*rows, ("step time", "unknown", why)]
-    return [*rows, *_time_lines(spec, engine, time, device)]
+    rows += _speed_lines(spec, time, device)
+    return [*rows, *(_part_lines(spec, engine, time) if in_full else [_parts_in_short(time)])]
 
 
 def _why_not(device: hardware.Device, profile: Profile | None) -> str:
@@ -99,9 +106,7 @@ def _why_not(device: hardware.Device, profile: Profile | None) -> str:
     return f"no rate of {device.name} is known for this precision"
 
 
-def _time_lines(
-    spec: RunSpec, engine: str, time: StepTime, device: hardware.Device | None
-) -> list[tuple[str, str, str]]:
+def _speed_lines(spec: RunSpec, time: StepTime, device: hardware.Device | None) -> list[tuple[str, str, str]]:
     low, high = time.interval
     peak = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
     of_peak = ""
@@ -109,14 +114,25 @@ def _time_lines(
         least, most = utilization(spec, time.interval, peak[0])
         of_peak = f"; {least:.0%} to {most:.0%} of {peak[0] / TERA:g} TFLOP/s in {peak[1]} ({DEFAULT_CONVENTION})"
     tokens = spec.tokens_per_step / spec.topology.num_devices
-    rows = [
+    return [
         ("step time", f"{show_seconds(time.step_seconds)} s",
          f"{_span(low, high)} s: {time.profile.certainty}, by {time.profile.origin}{of_peak}"),
         ("speed", f"{tokens / time.step_seconds:,.{0 if tokens / time.step_seconds >= 100 else 1}f} tokens/s/device",
          f"{_span(tokens / high, tokens / low)}; {spec.tokens_per_step:,} tokens a step on "
          f"{spec.topology.num_devices} devices"),
     ]  # fmt: skip
+
+
+def _parts_in_short(time: StepTime) -> tuple[str, str, str]:
+    """The largest parts of a step in one row."""
+    parts = sorted(time.seconds.items(), key=lambda part: -part[1])[:MOST_PARTS]
+    said = (f"{name.removeprefix(LINK)} {seconds / time.step_seconds:.0%}" for name, seconds in parts)
+    return "most of it", ", ".join(said), ""
+
+
+def _part_lines(spec: RunSpec, engine: str, time: StepTime) -> list[tuple[str, str, str]]:
     largest_first = sorted(time.seconds.items(), key=lambda part: -part[1])
+    rows: list[tuple[str, str, str]] = []
     shown = [part for part in largest_first if part[1] >= LEAST_SHARE * time.step_seconds]
     for name, seconds in shown:
         hidden = time.hidden_seconds.get(name, 0.0)

@@ -25,7 +25,7 @@ def summary(
 
     `profile` is that of a measured device, `compiled` the run's step, if it was compiled.
     """
-    estimates = expected_lines(asked, engine, profile, compiled)
+    estimates = expected_lines(asked, engine, profile, compiled=compiled, in_full=False)
     rows = [*_asked(asked, estimates), *(_started(plan) if plan else [("starts", f"nothing: {missing}")])]
     return f"{inert(asked.name)}\n\n{table(rows, whole=(0,))}"
 
