@@ -71,9 +71,9 @@ def test_the_memory_of_a_compiled_step_stands_before_the_estimate() -> None:
     (_, estimated, how), (_, size, why) = (expected_lines(spec, "native", compiled=step)[0] for step in (None, found))
     assert estimated.startswith("about ")
     assert "compiled" not in how
-    assert size == show_size(found.total_bytes)
+    assert size == f"{show_size(found.total_bytes)} by the compiled step"
     assert f"temporaries {show_size(found.temporaries_bytes)}" in why
-    assert why.endswith(f"; by the compiled step, {estimated.removeprefix('about ')} by the estimate")
+    assert why.endswith(f"; {estimated.removeprefix('about ')} by the estimate")
 
 
 def test_what_the_environment_says_is_kept_out_of_the_files() -> None:

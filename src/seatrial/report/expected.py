@@ -89,10 +89,11 @@ def expected_lines(
     )
     share += "; " if share else ""
     if compiled:
-        parts += f"; by the compiled step, {show_size(need.total_bytes)} by the estimate"
+        parts += f"; {show_size(need.total_bytes)} by the estimate"
     elif engine == memory.OWN and memory.is_uncertain(spec):
         parts += "; a guess, since the layers are not scanned: --compile knows"
-    rows = [("memory per device", f"{'' if compiled else 'about '}{show_size(total)}", share + parts)]
+    size = f"{show_size(total)} by the compiled step" if compiled else f"about {show_size(total)}"
+    rows = [("memory per device", size, share + parts)]
     if time is None:
         why = "the run names no device" if device is None else _why_not(device, profile)
         return [*rows, ("step time", "unknown", why)]
