@@ -14,7 +14,7 @@ from seatrial.estimate.time_profile import Profile
 from seatrial.spec import RunSpec
 
 MOST_LEVERS, MOST_PARTS = 4, 3
-LINK = "communication: "
+LINK, MOST_OF_IT = "communication: ", "most of it"
 LEAST_SHARE = 0.005  # of a step: smaller parts are shown together
 
 
@@ -128,7 +128,7 @@ def _parts_in_short(time: StepTime) -> tuple[str, str, str]:
     """The largest parts of a step in one row."""
     parts = sorted(time.seconds.items(), key=lambda part: -part[1])[:MOST_PARTS]
     said = (f"{name.removeprefix(LINK)} {seconds / time.step_seconds:.0%}" for name, seconds in parts)
-    return "most of it", ", ".join(said), ""
+    return MOST_OF_IT, ", ".join(said), ""
 
 
 def _part_lines(spec: RunSpec, engine: str, time: StepTime) -> list[tuple[str, str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from seatrial.console import inert, plural, short_number, table
@@ -10,7 +11,7 @@ from seatrial.estimate.compiled import Compiled
 from seatrial.estimate.flops import num_parameters
 from seatrial.estimate.time_profile import Profile
 from seatrial.plan import Plan
-from seatrial.report.expected import expected_lines
+from seatrial.report.expected import MOST_OF_IT, expected_lines
 from seatrial.spec import AXES, METRICS, Expectation, RunSpec
 from seatrial.verdict import show
 
@@ -25,7 +26,10 @@ def summary(
 
     `profile` is that of a measured device, `compiled` the run's step, if it was compiled.
     """
+    rehearses = plan is not None and plan.rehearsal is not None
     estimates = expected_lines(asked, engine, profile, compiled=compiled, in_full=False)
+    if rehearses:  # whose step has other parts
+        estimates = [row for row in estimates if row[0] != MOST_OF_IT]
     rows = [*_asked(asked, estimates), *(_started(plan) if plan else [("starts", f"nothing: {missing}")])]
     return f"{inert(asked.name)}\n\n{table(rows, whole=(0,))}"
 
@@ -52,7 +56,8 @@ def _asked(spec: RunSpec, estimates: Sequence[tuple[str, str, str]]) -> Iterator
     yield "precision", f"{spec.precision.compute_dtype}{quantized}, weights in {spec.precision.params_dtype}"
     yield "data", f"{spec.data.kind}, for {spec.objective.kind}"
     for name, value, why in estimates:
-        yield name, f"{value}; {why.partition(';')[0]}" if why else value
+        brief = re.split("[;:]|, which", why)[0]
+        yield name, f"{value}; {brief}" if brief else value
     if spec.expectations:
         yield "targets", ", ".join(_target(each) for each in spec.expectations)
 
@@ -80,11 +85,11 @@ def _where(plan: Plan) -> str:
 def _started(plan: Plan) -> Iterator[tuple[str, str]]:
     """What would run: a rehearsal's changes in short, and the processes."""
     if plan.rehearsal:
-        spec, changed = plan.spec, {change.path.partition(".")[0] for change in plan.rehearsal.changes}
+        spec = plan.spec
         kind = "collapsed" if plan.rehearsal.collapsed else "rehearsal"
         size = f"{short_number(num_parameters(spec.model))} parameters, {_mesh(spec)}"
         length = f"{spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps"
-        values = f"{plural(len(plan.rehearsal.changes), 'value')} changed, of {', '.join(sorted(changed))}"
+        values = f"{plural(len(plan.rehearsal.changes), 'value')} changed"
         yield kind, f"{size}, {length}; {values}"
     processes = plural(len(plan.processes), "process")
     yield "starts", f"{processes} of {engine_called(plan.engine).TITLE} {_where(plan)}"
