@@ -193,7 +193,7 @@ def gather(
         started=tuple(_cleaned_start(record.started) for record in records.by_process if record.started),
         steps=tuple(map(_cleaned_step, own.steps)),
         attempts=tuple(tuple(map(_cleaned_step, attempt)) for attempt in own.attempts),
-        evals=tuple(e for e in events if isinstance(e, Eval) and e.process == own.process),
+        evals=tuple(e for e in events.others if isinstance(e, Eval) and e.process == own.process),
         ranks=pieces.read("the step times of the ranks", lambda: _ranks(records, spec, metrics), None),
         sources=sources,
         family=str(judged_by.get("family") or "").replace("auto", ""),
