@@ -12,7 +12,8 @@ from seatrial import logs
 from seatrial.commands.judge import JudgeOptions, LogsOfRun, is_run_directory, judge_record, judge_run
 from seatrial.commands.parse import check_logs, is_of_training, no_training, unreadable
 from seatrial.errors import InputError
-from seatrial.events import Event, RunStarted
+from seatrial.events import RunStarted
+from seatrial.recording import Recording
 from seatrial.report.folder import FolderReport, JudgedRun
 from seatrial.report.gather import clean
 from seatrial.report.scaling import Scaling, measure_scaling
@@ -107,9 +108,9 @@ def _scaling(runs: Sequence[JudgedRun]) -> tuple[Scaling | None, str]:
 # --- a configuration at another size ---
 
 
-def at_size_of(resolved: Resolved, record: Sequence[Event]) -> Resolved:
+def at_size_of(resolved: Resolved, record: Recording) -> Resolved:
     """The configuration on as many devices, and with the batch, that a log says; as it is where that cannot be."""
-    started = next((event for event in record if isinstance(event, RunStarted)), None)
+    started = next((event for event in record.others if isinstance(event, RunStarted)), None)
     spec = resolved.spec
     if spec is None or started is None:
         return resolved

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from seatrial import events, logs
 from seatrial.dialects import configuration_title
 from seatrial.errors import InputError
-from seatrial.events import Event, Fault, RunStarted, Step
+from seatrial.events import Fault, RunStarted
 from seatrial.recording import Recording
 from seatrial.runs.files import exists
 
@@ -48,9 +48,9 @@ def no_training(paths: Sequence[Path]) -> InputError:
     return InputError.single("no-training-log", _named(paths), why, fix)
 
 
-def is_of_training(record: Iterable[Event]) -> bool:
+def is_of_training(record: Recording) -> bool:
     """Whether logs say anything of a training: that it began, did a step, or failed."""
-    return any(isinstance(event, (Step, Fault, RunStarted)) for event in record)
+    return bool(record.steps) or any(isinstance(event, (Fault, RunStarted)) for event in record.others)
 
 
 def check_logs(paths: Sequence[Path], family: str, pattern: Path | None) -> str | logs.Spellings:
