@@ -145,3 +145,13 @@ def test_every_family_reaches_another_process(family: str) -> None:
     assert [each.name for each in again.families] == [each.name for each in how.families]
     for each in again.families:
         assert each.custom_reader is None or callable(each.custom_reader())
+
+
+def test_many_files_are_worth_a_pool_however_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(parallel, "MANY", 9)
+    paths = sorted(write(tmp_path / "logs", 9, 1).iterdir())
+    few = parallel.map_files(read_pid, [(path,) for path in paths[:8]], paths[:8])
+    many = parallel.map_files(read_pid, [(path,) for path in paths], paths)
+    assert set(few) == {os.getpid()}
+    assert os.getpid() not in many

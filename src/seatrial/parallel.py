@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 WORTHWHILE = 32 << 20  # bytes of files; the processes start in the time that reading a part of it takes
+MANY = 512  # files, however small: each takes some milliseconds
 MOST_PROCESSES = 8  # each needs some 70 MB
 PARTS = 8  # of the work of a process, so that all of them end at about the same time
 MOST_AT_ONCE = 16  # files: what is read of them waits in memory
@@ -76,7 +77,7 @@ def _is_much(paths: Sequence[Path]) -> bool:
         if not path.is_file():
             return False
         size += path.stat().st_size
-    return size >= WORTHWHILE
+    return size >= WORTHWHILE or len(paths) >= MANY
 
 
 def _begin(work: Callable[..., Any]) -> None:
