@@ -1,4 +1,4 @@
-"""Judging the files of many ranks makes an event of every step of one rank alone; the steps of the others stay columns."""
+"""Judging files of many ranks makes an event of every step of one rank alone; the other steps stay columns."""
 
 from __future__ import annotations
 
