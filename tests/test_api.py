@@ -271,6 +271,7 @@ def test_a_run_is_run_judged_and_loaded(ran: tuple[Run, list[str]]) -> None:
     assert len(repr(run)) < 500
 
 
+@pytest.mark.slow
 def test_a_run_may_be_started_in_a_thread(tmp_path: Path) -> None:
     config, found = write_config(tmp_path, steps=20), list[Any]()
 
@@ -484,6 +485,7 @@ def _blocks() -> list[tuple[str, str]]:
     return cells
 
 
+@pytest.mark.slow
 def test_the_guide_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     (tmp_path / "train.log").write_text(a_log_with_a_nan())

@@ -96,6 +96,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, always: None) -> No
     assert error.value.filename == str(folder / "rank2.log.gz")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no pool")
 def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
     folder = write(tmp_path / "logs", 64, 12_000)

@@ -132,7 +132,9 @@ def _split(text: str) -> tuple[str, str]:
     return (text[: begun.start()], begun[0]) if begun else (text, "")
 
 
-@pytest.mark.parametrize(("columns", "then"), [(60, 120), (80, 44), (120, 60)])
+@pytest.mark.parametrize(
+    ("columns", "then"), [(60, 120), *(pytest.param(*both, marks=pytest.mark.slow) for both in ((80, 44), (120, 60)))]
+)
 def test_a_run_in_a_terminal_that_is_resized_and_interrupted(
     start: Start, columns: int, then: int, tmp_path: Path
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_run_that_ends_by_itself_leaves_one_line_of_progress(start: Start, tmp
     assert_as_before(run)
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_leaves_the_terminal_as_it_was(start: Start, tmp_path: Path) -> None:
     write_config(tmp_path, steps=FOREVER)
     run = start("run", "tiny.json", "--out", "run", columns=80)

@@ -16,6 +16,12 @@ TINY = ROOT / "configs" / "native" / "tiny-text.json"
 LINES = 24  # of a terminal as it opens
 
 
+@pytest.fixture(autouse=True)
+def no_flags_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan says which it takes over; the trainer's own tests, in the same process, set some."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("more", [(), ("--rehearse",), ("--rehearse", "--text")], ids=" ".join)
 def test_a_plan_fits_one_screen(
