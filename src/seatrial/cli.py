@@ -53,12 +53,15 @@ def init(name: str | None) -> None:
     click.echo(copy_example(name, Path.cwd()) if name else list_examples())
 
 
+_WITH_GITHUB = "text for people, json for scripts, github for annotations in its workflows."
+
+
 @app.command()
 @options.configuration
 @options.rehearse
 @option("--strict", is_flag=True, help="Treat warnings as errors.")
 @option("--compile", "compiles", is_flag=True, help="Compile our trainer's step for the device: its memory is exact.")
-@options.format_option("text", "json")
+@options.format_option("text", "json", "github", meaning=_WITH_GITHUB)
 def check(given: ConfigArguments, rehearse: bool, strict: bool, compiles: bool, output: str) -> None:
     """Find every problem of a configuration or cluster file.
 
@@ -67,7 +70,7 @@ def check(given: ConfigArguments, rehearse: bool, strict: bool, compiles: bool, 
     """
     from seatrial.commands.check import check as find
 
-    text, has_errors = find(given, rehearse=rehearse, strict=strict, compiles=compiles, as_json=output == "json")
+    text, has_errors = find(given, rehearse=rehearse, strict=strict, compiles=compiles, output=output)
     click.echo(text)
     raise Exit(2 if has_errors else 0)
 
@@ -343,7 +346,7 @@ def parse(paths: tuple[Path, ...], family: str, pattern: Path | None) -> None:
 @option("--cvs-compat", is_flag=True, help="Also show ROCm CVS's own answer.")
 @options.cell
 @option("--out", type=FOLDER, metavar="DIRECTORY", help="Keep it as a run directory, with report.html.")
-@options.format_option("text", "json")
+@options.format_option("text", "json", "github", meaning=_WITH_GITHUB)
 def judge(
     what: tuple[str, ...],
     against: Path | None,
@@ -387,7 +390,7 @@ def judge(
 )
 @options.shown
 @options.format_option(
-    "html", "text", "markdown", "junit", "csv", "json", meaning="html writes a file, the others print."
+    "html", "text", "markdown", "junit", "csv", "json", "github", meaning="html writes a file, the others print."
 )
 def report(run_dirs: tuple[Path, ...], output: str, **shown: float | None) -> None:
     """Regenerate a report; several runs: a scaling table."""
@@ -575,8 +578,9 @@ def _complete() -> NoReturn:
 
 def _refuse(error: InputError) -> NoReturn:
     """Prints all findings of wrong input, and ends with its exit code."""
-    from seatrial.report.problems import render_json, render_text
+    from seatrial.report.findings import FORMATS
 
-    as_json = "--format=json" in sys.argv or ("--format", "json") in pairwise(sys.argv)
-    click.echo(render_json(error.problems) if as_json else render_text(error.problems), err=not as_json)
+    asked = (name for name in FORMATS if f"--format={name}" in sys.argv or ("--format", name) in pairwise(sys.argv))
+    output = next(asked, "text")
+    click.echo(FORMATS[output](error.problems), err=output == "text")
     sys.exit(error.exit_code)
