@@ -60,12 +60,14 @@ test-megatron: $(INSTALLED)test ## Parse with Megatron-LM's own parser what is w
 
 # The wheels are those for Debian's Python, which is what the image of the tests has.
 test-package: $(INSTALLED)test $(VENV)/wheels/made ## Install the wheel in an empty Debian, build the container image; needs root, podman; fetches 240 MB.
-	SEATRIAL_WHEELS=$(CURDIR)/$(VENV)/wheels $(BIN)/python -m pytest tests/test_container.py
+	SEATRIAL_WHEELS=$(CURDIR)/$(VENV)/wheels $(BIN)/python -m pytest tests/test_container.py tests/test_continuous_integration.py
 
 $(VENV)/wheels/made: pyproject.toml constraints.txt
 	@rm -rf $(@D) && /usr/bin/python3 -m venv $(VENV)/debian && mkdir $(@D)
 	@$(VENV)/debian/bin/python -m pip download --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --dest $(@D) '.[train,publish-prometheus]' hatchling
+	@$(VENV)/debian/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  check-jsonschema pre-commit twine
 	@rm -f $(@D)/seatrial* && touch $@
 
 package: $(INSTALLED)test ## Build the wheel and the sdist into dist/.
