@@ -10,7 +10,7 @@ from seatrial.report.problems import render_json, render_text
 
 def _annotations(problems: Iterable[Problem]) -> str:
     """Workflow commands, errors first, and the line that counts them."""
-    from seatrial.report.annotations import of_findings  # late: it knows verdicts too, which `check` has none of
+    from seatrial.report.github import of_findings  # late: it knows verdicts too, which `check` has none of
     from seatrial.report.problems import ordered, summary
 
     found = ordered(problems)

@@ -20,7 +20,7 @@ import pytest
 import seatrial
 from tests.helpers.cluster import image
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WHEELS = os.environ.get("SEATRIAL_WHEELS", "")
 TINY = ROOT / "configs" / "native" / "tiny-text.json"
 BASE, IMAGE = "localhost/debian-python:latest", "localhost/seatrial:latest"
@@ -144,10 +144,11 @@ def test_the_image_is_nobodys(built: Podman) -> None:
     assert labels["com.seatrial.accelerator"] == "cpu"
     done = built("run", "--rm", "--network", "none", "--entrypoint", "sh", IMAGE, "-c", "id -u; ls / /opt/seatrial/bin")
     assert done.stdout.startswith("10001\n")
-    assert {"source", "wheels", "pip"} & set(done.stdout.split()) == set()
+    assert {"source", "pip"} & set(done.stdout.split()) == set()
 
 
 def test_check_on_a_mounted_file(built: Podman, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
     shutil.copy(TINY, tmp_path / "tiny.json")
     done = built.seatrial(tmp_path, "check", "tiny.json", options=("--read-only",))
     assert (done.returncode, done.stdout) == (0, "OK: no errors\n"), done.stderr
@@ -173,19 +174,3 @@ def test_an_unknown_accelerator_is_refused(podman: Podman) -> None:
     done = build(podman, "tpu")
     assert done.returncode != 0
     assert "ACCELERATOR=tpu: it is cpu, cuda or rocm" in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("extra", ["gpu", "rocm"])
-def test_the_other_variants_resolve(extra: str, tmp_path: Path) -> None:
-    """What CUDA's and ROCm's images install can be had, and fits together; nothing is fetched but metadata."""
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report"]
-    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [pin for pin in pins if extra != "rocm" or not pin.startswith("jax")]  # as in the Containerfile
-    (tmp_path / "pins.txt").write_text("\n".join(pins), encoding="utf-8")
-    wanted = ["--constraint", str(tmp_path / "pins.txt"), f"{wheel}[{extra}]"]
-    subprocess.run([*pip, str(tmp_path / "report.json"), *wanted], check=True)
-    found = {each["metadata"]["name"] for each in json.loads((tmp_path / "report.json").read_text())["install"]}
-    assert {"gpu": "jax-cuda13-plugin", "rocm": "jax-rocm7-plugin"}[extra] in found

@@ -17,7 +17,7 @@ import pytest
 
 import seatrial
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHARED = {
     "share/man/man1/seatrial.1": ROOT / "docs" / "man" / "seatrial.1",
     "share/bash-completion/completions/seatrial": ROOT / "src/seatrial/commands/completion/seatrial.bash",

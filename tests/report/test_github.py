@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seatrial.console import inert
 from seatrial.errors import Mark, Problem
-from seatrial.report import annotations
+from seatrial.report import github
 from seatrial.report.findings import FORMATS
 from seatrial.report.gather import gather
 from tests.helpers import run_directory
@@ -96,7 +96,7 @@ def test_wrong_input_is_annotated_where_annotations_were_asked_for(tmp_path: Pat
 @pytest.mark.parametrize("story", STORIES)
 def test_a_verdict_names_what_did_not_pass(tmp_path: Path, story: str) -> None:
     report = gather(run_directory.write(tmp_path / story, STORIES[story]))
-    *checks, outcome = map(read, annotations.render(report).splitlines())
+    *checks, outcome = map(read, github.render(report).splitlines())
     verdict = report.verdict
     wrong = [check for axis in verdict.axes.values() for check in axis.checks] if verdict else []
     wrong = [check for check in wrong if check.status in ("fail", "inconclusive")]

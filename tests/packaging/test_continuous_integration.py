@@ -19,9 +19,9 @@ import yaml
 
 from tests.helpers import run_directory
 from tests.helpers.report_stories import STORIES
-from tests.report.test_annotations import read
+from tests.report.test_github import read
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WHEELS = os.environ.get("SEATRIAL_WHEELS", "")
 DEBIAN = Path(WHEELS).parent / "debian" / "bin"  # a Python for which the wheels are, with pre-commit and others
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
