@@ -68,4 +68,4 @@ def copy_example(name: str, folder: Path) -> str:
     beside = path.with_name(f"{path.stem}{BESIDE}{path.suffix}")
     for each in (path, beside) if beside.is_file() else (path,):
         save(folder / each.name, each.read_bytes().decode())
-    return f"Wrote {folder / path.name}. Next: seatrial check {path.name}"
+    return f"Wrote {folder / path.name}. Next: seatrial check {path.name}; then seatrial run {path.name} --rehearse"
