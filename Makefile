@@ -60,7 +60,8 @@ test-megatron: $(INSTALLED)test ## Parse with Megatron-LM's own parser what is w
 
 # The wheels are those for Debian's Python, which is what the image of the tests has.
 test-package: $(INSTALLED)test $(VENV)/wheels/made ## Install the wheel in an empty Debian, build the container image; needs root, podman; fetches 240 MB.
-	SEATRIAL_WHEELS=$(CURDIR)/$(VENV)/wheels $(BIN)/python -m pytest tests/packaging
+	SEATRIAL_WHEELS=$(CURDIR)/$(VENV)/wheels $(BIN)/python -m pytest tests/packaging -m package \
+	  --numprocesses 2 --dist loadfile
 
 $(VENV)/wheels/made: pyproject.toml constraints.txt
 	@rm -rf $(@D) && /usr/bin/python3 -m venv $(VENV)/debian && mkdir $(@D)

@@ -38,6 +38,7 @@ events_logger = "file"
 _APART = 'mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /dev/shm; exec "$@"'
 
 pytestmark = [
+    pytest.mark.package,
     pytest.mark.skipif(not WHEELS, reason="make test-package runs it, with wheels for a machine without network"),
     pytest.mark.timeout(900),
 ]

@@ -158,6 +158,7 @@ def test_hostile_inputs_are_text(runner: Runner, text: str) -> None:
             assert "gotcha" not in line or read(line)[1]["title"]
 
 
+@pytest.mark.package
 @needs_wheels
 def test_the_action_installs_itself(runner: Runner) -> None:
     runner.path = f"{DEBIAN}:/usr/bin:/bin"
@@ -168,6 +169,7 @@ def test_the_action_installs_itself(runner: Runner) -> None:
     assert runner.step("Check", configs="good.json").stdout == "OK: no errors\n"
 
 
+@pytest.mark.package
 @needs_wheels
 def test_the_action_and_the_workflow_follow_their_schemas() -> None:
     for schema, path in (
@@ -200,6 +202,7 @@ def test_the_hook_takes_configurations_and_nothing_else() -> None:
         assert bool(taken) is wanted, path
 
 
+@pytest.mark.package
 @needs_wheels
 def test_pre_commit_runs_the_hook(tmp_path: Path) -> None:
     """In a repository of somebody else's, from a copy of this one: it is installed, and checks what is committed."""
@@ -240,6 +243,7 @@ def test_pre_commit_runs_the_hook(tmp_path: Path) -> None:
 # --- the package --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.package
 @needs_wheels
 def test_a_registry_would_take_the_package(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
