@@ -19,7 +19,7 @@ ifdef CLUSTER
 export SEATRIAL_REQUIRE_CLUSTER := 1
 endif
 
-.PHONY: help demo test test-slow test-gpu-plan test-maxtext test-megatron check docs golden bench
+.PHONY: help demo test test-slow test-gpu-plan test-maxtext test-megatron test-package package check docs golden bench
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -57,6 +57,22 @@ test-megatron: $(INSTALLED)test ## Parse with Megatron-LM's own parser what is w
 	    --target $(VENV)/.megatron megatron-core && \
 	  mv $(VENV)/.megatron $(VENV)/megatron; }
 	SEATRIAL_MEGATRON=$(VENV)/megatron $(BIN)/python -m pytest tests/engines/test_written_megatron.py
+
+# The wheels are those for Debian's Python, which is what the image of the tests has.
+test-package: $(INSTALLED)test $(VENV)/wheels/made ## Install the wheel in an empty Debian, build the container image; needs root, podman; fetches 240 MB.
+	SEATRIAL_WHEELS=$(CURDIR)/$(VENV)/wheels $(BIN)/python -m pytest tests/packaging -m package \
+	  --numprocesses 2 --dist loadfile
+
+$(VENV)/wheels/made: pyproject.toml constraints.txt
+	@rm -rf $(@D) && /usr/bin/python3 -m venv $(VENV)/debian && mkdir $(@D)
+	@$(VENV)/debian/bin/python -m pip download --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --dest $(@D) '.[train,publish-prometheus]' hatchling
+	@$(VENV)/debian/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  check-jsonschema pre-commit twine
+	@rm -f $(@D)/seatrial* && touch $@
+
+package: $(INSTALLED)test ## Build the wheel and the sdist into dist/.
+	$(BIN)/python -m hatchling build
 
 check: $(INSTALLED)lint ## Lint, formatting, complexity, types.
 	$(BIN)/ruff check

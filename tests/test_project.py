@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,25 +133,6 @@ def test_every_direct_requirement_is_pinned() -> None:
 
     pinned = {normal(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()}
     assert {normal(requirement) for requirement in _requirements()} - pinned == {"seatrial"}
-
-
-def test_the_wheel_is_whole(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    done = subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("seatrial-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        packed = set(archive.namelist())
-
-    package = ROOT / "src" / "seatrial"
-    sources = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    examples = [path for path in (ROOT / "configs").rglob("*") if path.is_file()]
-    wanted = {f"seatrial/{path.relative_to(package)}" for path in sources}
-    wanted |= {f"seatrial/configs/{path.relative_to(ROOT / 'configs')}" for path in examples}
-    assert wanted - packed == set()
-    assert "seatrial/py.typed" in packed
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in packed)
-    assert [name for name in packed if name.startswith(("tests", "bench", "docs"))] == []
 
 
 def test_the_readme_shows_what_the_demo_really_prints(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from contextlib import suppress
 from itertools import pairwise
@@ -13,9 +14,9 @@ import click
 from click import argument, option
 from click.exceptions import Exit
 
-from seatrial import contracts
+from seatrial import __version__, contracts
 from seatrial.commands import options, trainer_programs
-from seatrial.commands.options import FILE, FOLDER, InOrder, WithSeveral
+from seatrial.commands.options import FILE, FOLDER, InOrder, WithSeveral, offered
 from seatrial.contracts import NAMES
 from seatrial.errors import InputError, SeatrialError, reason_of
 
@@ -25,16 +26,26 @@ if TYPE_CHECKING:
     from seatrial.launch.where import Where
 
 
-@click.group(cls=InOrder, no_args_is_help=True, context_settings={"show_default": True})
+@click.group(
+    cls=InOrder,
+    no_args_is_help=True,
+    context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, message="seatrial %(version)s", help="Print Seatrial's version.")
 def app() -> None:
     """Runs an LLM training configuration and answers with evidence: complete, sound, fast enough?
 
-    Completion of verbs and options: eval "$(_SEATRIAL_COMPLETE=bash_source seatrial)"; also zsh_source, fish_source.
+    Completion of verbs, options, values and files: eval "$(seatrial completion bash)"; also zsh, fish.
     """
 
 
 @app.command()
-@argument("name", required=False, help="An example's name; without it, the examples are listed.")
+@argument(
+    "name",
+    required=False,
+    shell_complete=offered("examples"),
+    help="An example's name; without it, the examples are listed.",
+)
 def init(name: str | None) -> None:
     """Write an example configuration, or list the examples."""
     from seatrial.dialects.examples import copy_example, list_examples
@@ -42,12 +53,15 @@ def init(name: str | None) -> None:
     click.echo(copy_example(name, Path.cwd()) if name else list_examples())
 
 
+_WITH_GITHUB = "text for people, json for scripts, github for annotations in its workflows."
+
+
 @app.command()
 @options.configuration
 @options.rehearse
 @option("--strict", is_flag=True, help="Treat warnings as errors.")
 @option("--compile", "compiles", is_flag=True, help="Compile our trainer's step for the device: its memory is exact.")
-@options.format_option("text", "json")
+@options.format_option("text", "json", "github", meaning=_WITH_GITHUB)
 def check(given: ConfigArguments, rehearse: bool, strict: bool, compiles: bool, output: str) -> None:
     """Find every problem of a configuration or cluster file.
 
@@ -56,7 +70,7 @@ def check(given: ConfigArguments, rehearse: bool, strict: bool, compiles: bool, 
     """
     from seatrial.commands.check import check as find
 
-    text, has_errors = find(given, rehearse=rehearse, strict=strict, compiles=compiles, as_json=output == "json")
+    text, has_errors = find(given, rehearse=rehearse, strict=strict, compiles=compiles, output=output)
     click.echo(text)
     raise Exit(2 if has_errors else 0)
 
@@ -67,7 +81,14 @@ def check(given: ConfigArguments, rehearse: bool, strict: bool, compiles: bool, 
     "variables", nargs=-1, metavar="[NAME=VALUE]... [-- ARGUMENT...]", help="Its variables; behind --, its arguments."
 )
 @option("--folder", type=FOLDER, help="The folder that it may read: else that of its git repository, or its own.")
-@option("--exists", "existing", multiple=True, metavar="PATH", help="A file, or a folder/, that it finds there, empty.")
+@option(
+    "--exists",
+    "existing",
+    multiple=True,
+    metavar="PATH",
+    shell_complete=offered("files"),
+    help="A file, or a folder/, that it finds there, empty.",
+)
 @option("--time-limit", "seconds", type=float, default=8.0, metavar="SECONDS", help="How long it may run.")
 @option("--pick", type=int, metavar="N", help="Of several trainings, which.")
 @option("--out", type=FILE, metavar="FILE", help="Where the configuration goes: else SCRIPT.captured.json.")
@@ -97,7 +118,12 @@ def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -
 @options.rehearse
 @options.text
 @options.collapse
-@option("--explain", metavar="KEY", help="Only show where this value came from, and its name in each dialect.")
+@option(
+    "--explain",
+    metavar="KEY",
+    shell_complete=offered("explained"),
+    help="Only show where this value came from, and its name in each dialect.",
+)
 @options.compiling
 @option("--all", "shows_all", is_flag=True, help="Show every value with its origin, every command and file.")
 @option("--sweep", "sweeps", is_flag=True, help="Rank the layouts of the run on its devices by the time of a step.")
@@ -152,7 +178,12 @@ def calibrate(cpu: bool, output: str) -> None:
 
 @app.command()
 @options.configuration
-@option("--to", required=True, help="native, cvs, cvs-megatron, maxtext, megatron, megatron-env or nxdt.")
+@option(
+    "--to",
+    required=True,
+    shell_complete=offered("dialects"),
+    help="native, cvs, cvs-megatron, maxtext, megatron, megatron-env or nxdt.",
+)
 @option("--out", type=FILE, metavar="FILE", help="A new file for it (default: print it).")
 def convert(given: ConfigArguments, to: str, out: Path | None) -> None:
     """Write a configuration in another dialect.
@@ -228,7 +259,8 @@ def preflight(given: ConfigArguments | None, output: str, **how: Any) -> None:
     raise Exit(0 if ready else 3)
 
 
-_RUN_DIR = argument("run_dir", type=FILE, help="The directory that the run printed.")
+_RUNS = offered("run-directories")
+_RUN_DIR = argument("run_dir", type=FILE, shell_complete=_RUNS, help="The directory that the run printed.")
 
 
 @app.command()
@@ -252,7 +284,7 @@ def stop(run_dir: Path, now: bool) -> None:
 
 @app.command()
 @_RUN_DIR
-@option("--rank", type=int, help="Only of this process.")
+@option("--rank", type=int, shell_complete=offered("ranks"), help="Only of this process.")
 @option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
 def logs(run_dir: Path, rank: int | None, follow: bool) -> None:
     """Print what the processes of a run have printed."""
@@ -305,6 +337,7 @@ def parse(paths: tuple[Path, ...], family: str, pattern: Path | None) -> None:
     nargs=-1,
     required=True,
     metavar="LOG...|RUN_DIR [KEY=VALUE]...",
+    shell_complete=offered("logs-or-overrides"),
     help="The logs of one run (files, folders of them, or -), or a run directory; then overrides of --against.",
 )
 @option("--against", type=FILE, help="The configuration that was run; its targets are checked.")
@@ -313,7 +346,7 @@ def parse(paths: tuple[Path, ...], family: str, pattern: Path | None) -> None:
 @option("--cvs-compat", is_flag=True, help="Also show ROCm CVS's own answer.")
 @options.cell
 @option("--out", type=FOLDER, metavar="DIRECTORY", help="Keep it as a run directory, with report.html.")
-@options.format_option("text", "json")
+@options.format_option("text", "json", "github", meaning=_WITH_GITHUB)
 def judge(
     what: tuple[str, ...],
     against: Path | None,
@@ -352,11 +385,12 @@ def judge(
     nargs=-1,
     required=True,
     metavar="RUN_DIR...",
+    shell_complete=_RUNS,
     help="A run directory; several give a scaling table.",
 )
 @options.shown
 @options.format_option(
-    "html", "text", "markdown", "junit", "csv", "json", meaning="html writes a file, the others print."
+    "html", "text", "markdown", "junit", "csv", "json", "github", meaning="html writes a file, the others print."
 )
 def report(run_dirs: tuple[Path, ...], output: str, **shown: float | None) -> None:
     """Regenerate a report; several runs: a scaling table."""
@@ -374,8 +408,21 @@ def report(run_dirs: tuple[Path, ...], output: str, **shown: float | None) -> No
 
 
 @app.command()
-@argument("run_dirs", type=FILE, nargs=-1, metavar="RUN_DIR...", help="The directories that runs printed.")
-@option("--to", "target", metavar="TARGET", help="mlflow, wandb, tensorboard, prometheus, junit, csv or parquet.")
+@argument(
+    "run_dirs",
+    type=FILE,
+    nargs=-1,
+    metavar="RUN_DIR...",
+    shell_complete=_RUNS,
+    help="The directories that runs printed.",
+)
+@option(
+    "--to",
+    "target",
+    metavar="TARGET",
+    shell_complete=offered("publish-targets"),
+    help="mlflow, wandb, tensorboard, prometheus, junit, csv or parquet.",
+)
 @option("--out", type=FILE, metavar="PATH", help="The file or folder; without it, a single file is printed.")
 @option("--url", metavar="URL", help="MLflow's tracking server (default: MLFLOW_TRACKING_URI).")
 @option("--project", metavar="NAME", help="Project of W&B, experiment of MLflow (default: seatrial).")
@@ -401,11 +448,13 @@ def publish(run_dirs: tuple[Path, ...], target: str | None, grafana: bool, **to:
 
 
 @app.command()
-@option("--root", type=FILE, default="runs", metavar="DIRECTORY", help="The folder that holds the run directories.")
+@option("--root", type=FOLDER, default="runs", metavar="DIRECTORY", help="The folder that holds the run directories.")
 @option("--rebuild", is_flag=True, help="Read every run directory again.")
-@option("--model", help="Only models whose name contains this.")
-@option("--device", help="Only devices whose name contains this.")
-@option("--outcome", help="Only runs with this outcome: pass, fail, died, running …")
+@option("--model", shell_complete=offered("presets"), help="Only models whose name contains this.")
+@option("--device", shell_complete=offered("devices"), help="Only devices whose name contains this.")
+@option(
+    "--outcome", shell_complete=offered("outcomes"), help="Only runs with this outcome: pass, fail, died, running …"
+)
 @option("--limit", default=30, help="How many of the newest to show; 0 for all.")
 @options.format_option("text", "json", "html", meaning="html writes a file, the others print.")
 def history(root: Path, output: str, **wanted: Any) -> None:
@@ -426,9 +475,17 @@ def history(root: Path, output: str, **wanted: Any) -> None:
     nargs=-1,
     required=True,
     metavar="RUN...",
+    shell_complete=_RUNS,
     help="The baseline and the run to compare with it: directories, or names or ids in the history.",
 )
-@option("--with", "others", multiple=True, metavar="RUN...", help="Compare these runs with those named before.")
+@option(
+    "--with",
+    "others",
+    multiple=True,
+    metavar="RUN...",
+    shell_complete=_RUNS,
+    help="Compare these runs with those named before.",
+)
 @option("--history", is_flag=True, help="Compare with all earlier runs of the same configuration.")
 @options.fail_if_slower
 @option("--anyway", is_flag=True, help="Compare what can be compared of runs that do different work.")
@@ -457,15 +514,28 @@ def compare(
 
 
 @app.command()
+@argument("shell", type=click.Choice(["bash", "zsh", "fish"]), help="The shell that reads it.")
+def completion(shell: str) -> None:
+    """Print the script that completes commands in a shell.
+
+    Its first lines say where it goes. Verbs, options and their values, examples, run directories, keys of the given
+    configuration, and files are completed.
+    """
+    from seatrial.commands.completion.shells import script
+
+    click.echo(script(shell), nl=False)
+
+
+@app.command()
 def version() -> None:
     """Print Seatrial's version."""
-    from seatrial import __version__
-
     click.echo(__version__)
 
 
 def main() -> None:
     """Runs the command line; every error is one message without a traceback, and ends in its exit code."""
+    if "_SEATRIAL_COMPLETE" in os.environ:  # a shell asks
+        _complete()
     gc.set_threshold(100_000)  # what is imported stays: looking through it for garbage is an eighth of a short command
     try:
         sys.exit(app.main(standalone_mode=False))
@@ -497,10 +567,20 @@ def main() -> None:
         sys.exit(3)
 
 
+def _complete() -> NoReturn:
+    """Answers a shell that completes a command line, or with nothing: what is wrong is said when the command runs."""
+    from seatrial.commands.completion.shells import answer
+
+    with suppress(Exception):
+        click.echo(answer(app), nl=False)
+    sys.exit(0)
+
+
 def _refuse(error: InputError) -> NoReturn:
     """Prints all findings of wrong input, and ends with its exit code."""
-    from seatrial.report.problems import render_json, render_text
+    from seatrial.report.findings import FORMATS
 
-    as_json = "--format=json" in sys.argv or ("--format", "json") in pairwise(sys.argv)
-    click.echo(render_json(error.problems) if as_json else render_text(error.problems), err=not as_json)
+    asked = (name for name in FORMATS if f"--format={name}" in sys.argv or ("--format", name) in pairwise(sys.argv))
+    output = next(asked, "text")
+    click.echo(FORMATS[output](error.problems), err=output == "text")
     sys.exit(error.exit_code)

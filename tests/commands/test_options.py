@@ -7,6 +7,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
+from seatrial import __version__
 from seatrial.cli import app
 from seatrial.commands.options import share
 from seatrial.errors import InputError
@@ -30,3 +31,15 @@ def test_the_summary_of_every_verb_fits_80_columns() -> None:
     assert "…" not in shown
     assert "..." not in shown.partition("Commands:")[2]
     assert len(shown.partition("Commands:")[2].split("\n")) == len(app.commands) + 2  # a line each
+
+
+@pytest.mark.parametrize("verb", app.commands)
+def test_every_verb_has_a_short_help(verb: str) -> None:
+    short, long = (CliRunner().invoke(app, [verb, option]) for option in ("-h", "--help"))
+    assert (short.exit_code, short.stdout) == (0, long.stdout)
+    assert "-h, --help" in short.stdout
+
+
+def test_the_version() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"seatrial {__version__}\n"
+    assert CliRunner().invoke(app, ["version"]).stdout == f"{__version__}\n"

@@ -98,6 +98,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "convert tiny.json --to native --out x.txt": ("x.txt", "x.yaml"),
     "convert tiny.json --to native --out nosuch/x.yaml": ("nosuch/x.yaml", "fix:"),
     "schema nativ": ("nativ", "'native'"),
+    "completion bsh": ("bsh", "'bash'"),
     "schema native plan": ("plan", "remove it"),
     "init tiny-txt": ("tiny-txt", "did you mean tiny-text?"),
     "capture nosuch.sh": ("nosuch.sh", "name the script"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from seatrial.check import lint
@@ -18,6 +20,7 @@ from seatrial.errors import InputError, Problem, Severity
 from seatrial.estimate.compiled import Compiled
 from seatrial.estimate.memory import OWN, decided
 from seatrial.records import can_be_looked_at
+from seatrial.report.findings import FORMATS
 from seatrial.report.problems import counted, has_errors, render_json, render_text
 from seatrial.runs.files import exists
 from seatrial.spec import Action, Resolved, RunSpec
@@ -128,7 +131,7 @@ def spec_of(resolved: Resolved) -> RunSpec:
 
 
 def check(
-    given: ConfigArguments, *, rehearse: bool, strict: bool, as_json: bool, compiles: bool = False
+    given: ConfigArguments, *, rehearse: bool, strict: bool, output: str = "text", compiles: bool = False
 ) -> tuple[str, bool]:
     """The findings on one or several configurations, and whether any is an error; `strict` makes errors of warnings.
 
@@ -140,8 +143,9 @@ def check(
     if strict:
         stricter = (tuple(_with_severity(p, "warning", "error") for p in problems) for problems in found.values())
         found = dict(zip(found, stricter, strict=True))
-    text = _as_json(found) if as_json else _as_text(found)
-    return text, any(map(has_errors, found.values()))
+    return _OF_SEVERAL[output](found) if len(found) > 1 else FORMATS[output](*found.values()), any(
+        map(has_errors, found.values())
+    )
 
 
 def _files(given: ConfigArguments) -> list[ConfigArguments]:
@@ -162,18 +166,24 @@ def findings(given: ConfigArguments, *, action: Action, compiles: bool = False) 
         return cluster_of(given.config)[1] if is_cluster else error.problems
 
 
+_Found = dict[Path, tuple[Problem, ...]]  # by configuration
+
+
 def _with_severity(problem: Problem, before: Severity, after: Severity) -> Problem:
     return replace(problem, severity=after) if problem.severity == before else problem
 
 
-def _as_json(found: dict[Path, tuple[Problem, ...]]) -> str:
-    if len(found) == 1:
-        return render_json(*found.values())
+def _as_json(found: _Found) -> str:
     each = [{"config": str(path), **json.loads(render_json(problems))} for path, problems in found.items()]
     return json.dumps({"configurations": each}, indent=2)
 
 
-def _as_text(found: dict[Path, tuple[Problem, ...]]) -> str:
-    if len(found) == 1:
-        return render_text(*found.values())
+def _as_text(found: _Found) -> str:
     return "\n\n".join(f"# {inert(str(path))}\n\n{render_text(problems)}" for path, problems in found.items())
+
+
+def _as_annotations(found: _Found) -> str:
+    return FORMATS["github"](chain.from_iterable(found.values()))
+
+
+_OF_SEVERAL: dict[str, Callable[[_Found], str]] = {"text": _as_text, "json": _as_json, "github": _as_annotations}

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from functools import reduce, wraps
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click import argument, option
 
 from seatrial.errors import InputError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Decorator = Callable[[Any], Any]
 
@@ -23,6 +26,13 @@ class InOrder(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        items = super().shell_complete(ctx, incomplete)
+        for item in items:
+            if item.value in self.commands:
+                item.help = self.commands[item.value].get_short_help_str(limit=80)
+        return items
 
 
 ARGUMENTS = "seatrial.arguments"  # of the context's meta: the words behind --
@@ -69,10 +79,26 @@ class _Place(click.Path):
             )
         return super().convert(value, param, ctx)
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="dir" if self.name == "directory" else "file")]
+
 
 FILE = _Place("file")
 FOLDER = _Place("directory")
 POSIX = click.Path(path_type=PurePosixPath)
+
+
+def offered(what: str) -> Callable[[click.Context, click.Parameter, str], Any]:
+    """For `shell_complete`: the values that `completion.offers` has under a name."""
+
+    def complete(context: click.Context, parameter: click.Parameter, word: str) -> Any:
+        from seatrial.commands.completion.offers import offer  # late: only a shell that completes asks
+
+        return offer(what, context, word)
+
+    return complete
 
 
 def together(*parameters: Decorator) -> Decorator:
@@ -162,13 +188,20 @@ def _one_of(module: str, table: str) -> Callable[[click.Context, click.Parameter
 # --- what verbs share -------------------------------------------------------------------------------------------------
 
 cell = together(
-    option("--model", help="Which model's cell of the file (CVS); also model=… as an override."),
-    option("--gpu", help="Which GPU's cell of the file (CVS); also gpu=… as an override."),
+    option(
+        "--model",
+        shell_complete=offered("models"),
+        help="Which model's cell of the file (CVS); also model=… as an override.",
+    ),
+    option(
+        "--gpu", shell_complete=offered("gpus"), help="Which GPU's cell of the file (CVS); also gpu=… as an override."
+    ),
 )
 _overrides = argument(
     "overrides",
     nargs=-1,
     metavar="[KEY=VALUE]...",
+    shell_complete=offered("overrides"),
     help="Overrides, in the spelling of the file; any unique suffix of a key's path will do.",
 )
 _CONFIGURATION = ("given", "seatrial.commands.check:ConfigArguments", "config overrides model gpu")
@@ -197,17 +230,31 @@ where = _as_one(
         "--directory",
         type=POSIX,
         metavar="PATH",
+        shell_complete=offered("folders"),
         help="Where run directories are on the hosts (default: /var/tmp/seatrial-USER).",
     ),
     option("--ssh", type=click.Choice(["asyncssh", "system"]), default="asyncssh", help="SSH client."),
-    option("--exclude", multiple=True, metavar="HOST", help="Omit this host of the cluster file."),
-    option("--slurm", multiple=True, metavar="KEY=VALUE", help="Slurm options: partition=…, account=…, time=…"),
+    option(
+        "--exclude",
+        multiple=True,
+        metavar="HOST",
+        shell_complete=offered("hosts"),
+        help="Omit this host of the cluster file.",
+    ),
+    option(
+        "--slurm",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=offered("slurm-options"),
+        help="Slurm options: partition=…, account=…, time=…",
+    ),
     option("--queue-deadline", metavar="TIME", help="The longest wait for hosts in the queue: 30m, 2h."),
 )
 engine = option(
     "--engine",
     default="native",
     callback=_engine,
+    shell_complete=offered("engines"),
     help="The trainer: native is Seatrial's own; maxtext and megatron are those of the container or the hosts.",
 )
 text = option("--text", is_flag=True, help="In a rehearsal: learn from real text, so that the loss falls visibly.")
@@ -226,7 +273,12 @@ def compiling(verb: Any) -> Any:
         option(
             "--compile", "compiles", is_flag=True, help="Compile the step for the run's device, as if it were here."
         ),
-        option("--compile-for", metavar="DEVICE", help="The same for another: h100, h200, b200 or cpu."),
+        option(
+            "--compile-for",
+            metavar="DEVICE",
+            shell_complete=offered("compile-targets"),
+            help="The same for another: h100, h200, b200 or cpu.",
+        ),
     )(call)
 
 
@@ -235,6 +287,7 @@ family = together(
     option(
         "--family",
         default="auto",
+        shell_complete=offered("families"),
         help="The logs' trainer; auto recognises it. generic: a guess is right; metrics: a metrics file.",
     ),
     option("--pattern", type=FILE, help="A file that says how the step lines of another trainer look."),
@@ -255,11 +308,13 @@ judging = _as_one(
     option(
         "--policy",
         callback=_one_of("seatrial.metrics", "POLICIES"),
+        shell_complete=offered("policies"),
         help="Which steps count for speed: steady (default), cvs-jax, last-10, …",
     ),
     option(
         "--convention",
         callback=_one_of("seatrial.estimate.flops", "CONVENTIONS"),
+        shell_complete=offered("conventions"),
         help="How FLOPs are counted: causal, non_causal, palm (default: as the log does).",
     ),
     option(

@@ -38,12 +38,15 @@ def examples() -> dict[str, Path]:
     return {path.stem: path for path in found if not path.stem.endswith(BESIDE)}
 
 
+def described(beginning: str = "") -> list[tuple[str, str, str]]:
+    """(name, the dialect's folder, a description) of each example whose name begins so."""
+    return [(name, path.parent.name, _about(path)) for name, path in examples().items() if name.startswith(beginning)]
+
+
 def list_examples() -> str:
     """The examples' names, each with the dialect's folder and a description of it."""
-    known = examples()
-    rows = [(name, path.parent.name, _about(path)) for name, path in known.items()]
     title = "Examples; `seatrial init NAME` copies one into this folder:"
-    return f"{title}\n\n{table(rows, columns=row_width(), whole=(0, 1))}"
+    return f"{title}\n\n{table(described(), columns=row_width(), whole=(0, 1))}"
 
 
 def _about(path: Path) -> str:
@@ -65,4 +68,4 @@ def copy_example(name: str, folder: Path) -> str:
     beside = path.with_name(f"{path.stem}{BESIDE}{path.suffix}")
     for each in (path, beside) if beside.is_file() else (path,):
         save(folder / each.name, each.read_bytes().decode())
-    return f"Wrote {folder / path.name}. Next: seatrial check {path.name}"
+    return f"Wrote {folder / path.name}. Next: seatrial check {path.name}; then seatrial run {path.name} --rehearse"

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.command import masked
+from seatrial.runs.directory import MARKS
+from seatrial.runs.directory import is_run as is_run  # others look for it here
 from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.files import read_lines
 from seatrial.runs.status import GOES_ON, state_of
@@ -23,7 +25,6 @@ from seatrial.verdict import EXIT_CODES
 Value = str | int | float | None
 IndexRow = dict[str, Value]
 
-MARKS = ("plan.json", "judged.json", "spec.json", "verdict.json")  # a folder with one of these is a run directory
 FILES = (*MARKS, "status.json", "metrics.json")
 LATEST = 1e11  # seconds since the epoch; a clock that says more is none
 MOST_EVENT_FILES, MOST_EVENT_LINES = 8, 50  # where the start of a run is looked for
@@ -57,15 +58,6 @@ COLUMNS = (
     "fingerprint", *_TEXTS, *_NUMBERS,
 )  # fmt: skip
 STATES = (*EXIT_CODES, "running", "not_finished", "not_judged", "unreadable")
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder is a run directory."""
-    for name in MARKS:
-        with suppress(OSError):  # where we may not look, there is no run for us
-            if (folder / name).is_file():
-                return True
-    return False
 
 
 def stamp(run_dir: Path) -> str:

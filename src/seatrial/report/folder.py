@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from seatrial.console import Cell, Paint, table, wrapped
 from seatrial.metrics.score import FEWEST_RUNS, olympic_mean
+from seatrial.report import github, scaling_formats
 from seatrial.report import json as json_report
-from seatrial.report import scaling_formats
 from seatrial.report import text as text_report
 from seatrial.report.figures import SECONDS_PER_MINUTE, TITLES, figures
 from seatrial.report.gather import RunReport, clean
@@ -220,4 +220,11 @@ def _files(report: FolderReport) -> dict[str, object]:
     }
 
 
-FORMATS: dict[str, Callable[[FolderReport], str]] = {"text": text, "json": as_json}
+def as_annotations(report: FolderReport) -> str:
+    """GitHub's workflow commands for each run, and for what could not be read."""
+    lines = [github.of_run(run.name, run.verdict) for run in report.runs]
+    lines += [github.command("error", why, title=f"not judged: {path}") for path, why in report.unread.items()]
+    return "\n".join(lines)
+
+
+FORMATS: dict[str, Callable[[FolderReport], str]] = {"text": text, "json": as_json, "github": as_annotations}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from seatrial.report import csv, html, json, junit, markdown, text
+from seatrial.report import csv, github, html, json, junit, markdown, text
 from seatrial.report.gather import RunReport
 
 FORMATS: dict[str, Callable[[RunReport], str]] = {
@@ -14,4 +14,5 @@ FORMATS: dict[str, Callable[[RunReport], str]] = {
     "junit": junit.render,
     "csv": csv.render,
     "json": json.render,
+    "github": github.render,
 }

@@ -28,13 +28,18 @@ def render_json(problems: Iterable[Problem]) -> str:
 def render_text(problems: Iterable[Problem], *, color: bool | None = None) -> str:
     """The findings, errors first, and a line that counts them; coloured on a terminal unless `color` decides."""
     paint = Paint(color)
-    ordered = sorted(problems, key=_position)
-    groups, lines = _grouped(ordered), _Lines()
+    in_order = ordered(problems)
+    groups, lines = _grouped(in_order), _Lines()
     shown, more = groups[:MAX_SHOWN], sum(map(len, groups[MAX_SHOWN:]))
     blocks = [_block(group, paint, lines) for group in shown if group[0].severity != "info"]
     notes = "\n".join(finding_line(group[0], paint) + _others(group) for group in shown if group[0].severity == "info")
     rest = f"… and {more} more; --format json lists all" if more else ""
-    return "\n\n".join([*blocks, *(part for part in (notes, rest) if part), _summary(ordered)])
+    return "\n\n".join([*blocks, *(part for part in (notes, rest) if part), summary(in_order)])
+
+
+def ordered(problems: Iterable[Problem]) -> list[Problem]:
+    """Errors first, then in the order of the file."""
+    return sorted(problems, key=_position)
 
 
 def _grouped(problems: Iterable[Problem]) -> list[list[Problem]]:
@@ -76,7 +81,8 @@ def _block(group: list[Problem], paint: Paint, lines: _Lines) -> str:
     ])  # fmt: skip
 
 
-def _summary(problems: list[Problem]) -> str:
+def summary(problems: list[Problem]) -> str:
+    """The line that counts them, and says OK without errors."""
     found = counted(problems)
     return found if has_errors(problems) else ", ".join(["OK: no errors", *([found] if found else [])])
 

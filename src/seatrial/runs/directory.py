@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 import time
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ RUNS = Path("runs")
 ATTEMPTS = "attempts"  # of a run with retries: what the earlier ones left
 # What each attempt leaves; checkpoints are shared by all.
 EVIDENCE = ("metrics.json", "verdict.json", "report.html", "launch", "nodes", "events-*.jsonl")
+MARKS = ("plan.json", "judged.json", "spec.json", "verdict.json")  # a folder with one of these is a run directory
 INPUTS = ("plan.json", "status.json", "spec.json", "config.*")  # which the next attempt has too
 
 
@@ -27,6 +29,15 @@ def new_directory(spec: RunSpec) -> Path:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name).strip("-.")[:80] or "run"
     path = RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return next(p for p in (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000))) if not p.exists())
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory."""
+    for name in MARKS:
+        with suppress(OSError):  # where we may not look, there is no run for us
+            if (folder / name).is_file():
+                return True
+    return False
 
 
 def claim(run_dir: Path) -> None:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 IMAGE = "localhost/seatrial-test:latest"
@@ -34,7 +35,7 @@ _ENVIRONMENT = f"PATH={sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:
 
 def image_store() -> Path:
     """A folder whose podman store holds the image; made the first time, and when what goes into it has changed."""
-    packages = _packages()
+    packages = packages_of(WANTED)
     sources = [Path(__file__), *sorted(path for path in PROGRAMS.rglob("*") if path.is_file())]
     texts = [path.read_text(encoding="utf-8") for path in sources if "__pycache__" not in path.parts]
     recipe = repr((sorted(packages.items()), _ENVIRONMENT, texts))
@@ -52,14 +53,14 @@ def image_store() -> Path:
     return store
 
 
-def _packages() -> dict[str, str]:
-    """Names and versions of the packages that the image needs, as this machine has them."""
+def packages_of(wanted: Sequence[str]) -> dict[str, str]:
+    """Names and versions of the packages that an image needs for some, as this machine has them."""
     fields = "${Package}\t${Essential}\t${Priority}\t${Version}\t${Pre-Depends}, ${Depends}\n"
     show = ["dpkg-query", "--show", f"--showformat={fields}"]
     rows = [line.split("\t") for line in subprocess.check_output(show, text=True).splitlines()]
     installed = {name: (version, depends) for name, _, _, version, depends in rows}
     waiting = [
-        *WANTED,
+        *wanted,
         *(name for name, essential, priority, _, _ in rows if "yes" in essential or "required" in priority),
     ]
     found: dict[str, str] = {}
@@ -71,7 +72,7 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def _files(packages: list[str]) -> list[str]:
+def files_of(packages: list[str]) -> list[str]:
     """What the packages have put on this machine; links that lead to it; nothing that only people read."""
     listed = subprocess.check_output(["dpkg-query", "--listfiles", *packages], text=True).splitlines()
     paths = {Path(line) for line in listed if line.startswith("/") and not _LEFT_OUT.search(f"{line}/")}
@@ -88,7 +89,7 @@ def _make(store: Path, packages: list[str]) -> None:
     (store / "etc").mkdir(parents=True)
     (store / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n")
     (store / "etc" / "group").write_text("root:x:0:\nnogroup:x:65534:\n")
-    (store / "files").write_text("\0".join(_files(packages)), encoding="utf-8")
+    (store / "files").write_text("\0".join(files_of(packages)), encoding="utf-8")
     for program, place in PLACES.items():
         shutil.copytree(PROGRAMS / program, store / place, ignore=shutil.ignore_patterns("__pycache__"))
     own = [f"--directory={store}", "etc/passwd", "etc/group", *PLACES.values()]

@@ -1,0 +1,1 @@
+"""Completion in shells: `offers` knows the values, `shells` the way from a shell's words to them and back."""
