@@ -1,0 +1,115 @@
+"""Guides that are executed: their files are written, their commands run in order by one bash, their output compared.
+
+In a guide, the lines of a `console` block that begin with `$ ` are commands (a backslash at the end continues one), and
+the lines below a command are what it prints, on both streams. A block whose title line is a name in backticks and a
+colon is a file. `…` in a line stands for any text in it, and alone on a line for any lines, also none. A command that
+ends with another exit code than 0 is followed by `$ echo $?`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ANY = "…"
+_BLOCK = re.compile(r"^(?:`([^`\n]+)`:\n\n)?```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command and what it shows, or a file with a name; `line` is its place in the page, `span` that of the output."""
+
+    line: int
+    command: str
+    shown: tuple[str, ...] = ()
+    span: tuple[int, int] = (0, 0)
+    file: str = ""
+
+
+def steps(text: str) -> Iterator[Step]:
+    """The commands and files of a page, in order. Raises ValueError at a block that is neither."""
+    for block in _BLOCK.finditer(text):
+        file, language, body = block.groups()
+        line = text.count("\n", 0, block.start(3))
+        if file:
+            yield Step(line, body, file=file)
+        elif language != "console" or not body.startswith("$ "):
+            raise ValueError(f"line {line}: neither a console block that begins with `$ ` nor a file with a title line")
+        else:
+            for found in _COMMAND.finditer(body):
+                start, end = (block.start(3) + place for place in found.span(2))
+                at = line + 1 + body.count("\n", 0, found.start())
+                yield Step(at, found[1], tuple(found[2].splitlines()), (start, end))
+
+
+def execute(page: Sequence[Step], folder: Path, environment: dict[str, str], seconds: float) -> list[tuple[str, int]]:
+    """Runs a page in a folder; what each step printed, and its exit code. Raises subprocess.TimeoutExpired."""
+    mark, script = "--- end of step: ", ["set -o pipefail"]
+    for step in page:
+        if step.file:
+            assert (folder / step.file).resolve().is_relative_to(folder.resolve()), step.file
+            script += [f"mkdir -p {shlex.quote(str(Path(step.file).parent))}"]
+            script += [f"printf %s {shlex.quote(step.command)} > {shlex.quote(step.file)}"]
+        else:
+            script.append(step.command)
+        script.append(f"ended=$?; printf '\\n{mark}%s\\n' $ended; (exit $ended)")
+    path = folder.parent / "guide.sh"
+    path.write_text("\n".join(script) + "\n", encoding="utf-8")
+    done = subprocess.run(
+        ["/bin/bash", str(path)],
+        cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, timeout=seconds,
+    )  # fmt: skip
+    parts = re.split(rf"\n{mark}(\d+)\n", done.stdout)
+    assert len(parts) == 2 * len(page) + 1, done.stdout[-2000:]
+    return [(text, int(code)) for text, code in zip(parts[:-1:2], parts[1::2], strict=True)]
+
+
+def alike(shown: str, printed: str) -> bool:
+    """One line: `…` is any text."""
+    return re.fullmatch(".*".join(map(re.escape, shown.split(ANY))), printed) is not None
+
+
+def agrees(shown: Sequence[str], printed: Sequence[str]) -> bool:
+    """All lines: `…` alone is any lines. What is between two of them is looked for at the first place where it fits."""
+    parts: list[list[str]] = [[]]
+    for line in shown:
+        if line == ANY:
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    first, *middle, last = parts if len(parts) > 1 else (parts[0], [])
+
+    def fits(part: list[str], at: int) -> bool:
+        return 0 <= at <= len(printed) - len(part) and all(map(alike, part, printed[at : at + len(part)]))
+
+    if len(parts) == 1:
+        return len(first) == len(printed) and fits(first, 0)
+    if not fits(first, 0):
+        return False
+    at = len(first)
+    for part in middle:
+        found = next((place for place in range(at, len(printed) + 1) if fits(part, place)), None)
+        if found is None:
+            return False
+        at = found + len(part)
+    return fits(last, len(printed) - len(last)) and len(printed) - len(last) >= at
+
+
+def rewritten(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
+    """What was printed, with the lines that were shown where they still hold, and `…` for what it stood for before."""
+    lines: list[str] = []
+    at, any_lines = 0, False
+    for line in shown:
+        found = next((place for place in range(at, len(printed)) if alike(line, printed[place])), None)
+        if line == ANY:
+            any_lines = True
+        elif found is not None:
+            lines += [*([ANY] if any_lines else printed[at:found]), line]
+            at, any_lines = found + 1, False
+    return [*lines, *([ANY] if any_lines else printed[at:])]
