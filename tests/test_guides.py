@@ -6,61 +6,32 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import random
+import re
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.helpers.guides import ANY, Step, agrees, alike, execute, rewritten, steps
+from tests.helpers.guides import ANY, SECONDS, Step, agrees, alike, environment, execute, follow, rewritten, steps
 from tests.helpers.processes import processes_with
 
 ROOT = Path(__file__).parents[1]
-GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
-README = ROOT / "README.md"
+GUIDES = {path.stem: path for path in sorted((ROOT / "docs" / "guides").glob("*.md"))}
 QUICK = {"logs-in-ci"}  # in `make test`; all others are slow
-SECONDS = 900  # on two quiet cores none takes more than 120; a busy machine must not fail a test
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """What a page sees: the installed `seatrial` and the system's programs, an empty home, no terminal."""
-    programs = folder / "bin"
-    programs.mkdir()
-    program = programs / "seatrial"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT / "src"}" exec "{sys.executable}" -P -m seatrial "$@"\n')
-    program.chmod(0o755)
-    (folder / "home").mkdir()
-    kept = {name: value for name, value in os.environ.items() if name.startswith("JAX_")}  # programs, compiled once
-    return {**kept, "PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder / "home"), "LANG": "C.UTF-8"}
-
-
-def shown_as(text: str) -> list[str]:
-    """What was printed, as a page shows it: without blanks at the ends of lines, and blank lines at the end."""
-    return [line.rstrip() for line in text.rstrip().splitlines()]
-
-
-def follow(path: Path, page: list[Step], folder: Path, environment: dict[str, str]) -> None:
-    """Executes a page, and compares; or rewrites what it shows."""
-    done = execute(page, folder, environment, SECONDS)
-    text, wrong = path.read_text(encoding="utf-8"), list[str]()
-    following = [step.command for step in page[1:]] + [""]
-    for step, (output, code), after in [*zip(page, done, following, strict=True)][::-1]:
-        printed = shown_as(output)
-        if code and after != "echo $?":
-            wrong.append(f"{path.name}:{step.line}: $ {step.command}\nended with {code}, and no `$ echo $?` says so")
-        if not agrees(step.shown, printed):
-            if os.environ.get("SEATRIAL_GOLDEN"):
-                lines = "".join(f"{line}\n" for line in rewritten(step.shown, printed))
-                text = text[: step.span[0]] + lines + text[step.span[1] :]
-            else:
-                lines = "\n".join(("shows", *step.shown, "--- prints", *printed))
-                wrong.append(f"{path.name}:{step.line}: $ {step.command}\n--- {lines}")
-    path.write_text(text, encoding="utf-8")
-    assert not wrong, "\n\n".join(wrong[::-1])
+ELSEWHERE = {"on-slurm": "cluster/test_guides.py"}  # with what else a guide needs
+HERE = [
+    pytest.param(path, id=name, marks=() if name in QUICK else pytest.mark.slow)
+    for name, path in GUIDES.items()
+    if name not in ELSEWHERE
+]
 
 
 @pytest.fixture
@@ -76,9 +47,142 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow) for path in GUIDES],
-)
+@pytest.mark.parametrize("path", HERE)
 def test_a_guide_does_what_it_shows(path: Path, folder: Path) -> None:
-    follow(path, list(steps(path.read_text(encoding="utf-8"))), folder, environment(folder.parent))
+    follow(path, folder, environment(folder.parent))
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_block_of_a_guide_has_a_rule(name: str) -> None:
+    assert any(not step.file for step in steps(GUIDES[name].read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(("name", "test"), ELSEWHERE.items())
+def test_a_guide_that_needs_more_is_executed_elsewhere(name: str, test: str) -> None:
+    assert f'"{name}.md"' in (ROOT / "tests" / test).read_text(encoding="utf-8")
+
+
+def test_the_workflow_does_what_the_guide_executes() -> None:
+    page = list(steps(GUIDES["logs-in-ci"].read_text(encoding="utf-8")))
+    (workflow,) = (yaml.safe_load(step.command) for step in page if step.file.startswith(".github/"))
+    ran = [step["run"] for step in workflow["jobs"]["judge"]["steps"] if step.get("run", "").startswith("seatrial")]
+    assert len(ran) == 2
+    assert [line for line in ran if line not in [step.command for step in page]] == []
+
+
+# --- the executor itself ----------------------------------------------------------------------------------------------
+
+PAGE = """\
+# A page
+
+`data/a b.txt`:
+
+```text
+$ not a command, "quoted" and $HOME
+```
+
+```console
+$ cat 'data/a b.txt'
+$ export WORD=kept; cd data
+$ echo "$WORD $(basename $PWD)" \\
+    "second line"
+kept data second line
+$ ls nothing 2>&1 | tr a-z A-Z
+LS: …
+$ echo $?
+2
+$ read line; echo "[$line]"
+[]
+```
+"""
+
+
+def test_a_page_is_done_in_order_by_one_shell(tmp_path: Path) -> None:
+    (tmp_path / "guide").mkdir()
+    page = list(steps(PAGE))
+    assert [(step.file, step.line) for step in page][:2] == [("data/a b.txt", 5), ("", 10)]
+    done = execute(page, tmp_path / "guide", environment(tmp_path), 60)
+    printed = [(text.rstrip("\n"), code) for text, code in done]
+    assert printed[:2] == [("", 0), ('$ not a command, "quoted" and $HOME', 0)]
+    assert printed[3] == ("kept data second line", 0)
+    assert printed[4][0].startswith("LS: CANNOT ACCESS")
+    assert [code for _, code in printed[4:]] == [2, 0, 0]
+    assert (printed[5][0], printed[6][0]) == ("2", "[]")
+
+
+def test_nothing_but_seatrial_and_the_system_is_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "guide").mkdir()
+    page = list(steps("```console\n$ seatrial version\n$ command -v pytest mypy\n$ echo $?\n1\n```\n"))
+    done = execute(page, tmp_path / "guide", environment(tmp_path), 60)
+    assert [code for _, code in done] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "block",
+    ["```bash\n$ seatrial run\n```\n", "```\nseatrial run\n```\n", "```console\nseatrial run\n```\n", "```text\nout\n```\n"],
+)
+def test_a_command_without_a_rule_is_refused(block: str) -> None:
+    with pytest.raises(ValueError, match="line 3: neither a console block"):
+        list(steps(f"text\n\n{block}"))
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "why"),
+    [
+        ("echo one", "two", "prints"),
+        ("echo one; echo two", "one", "prints"),
+        ("echo one", "one\ntwo", "prints"),
+        ("false", "", "no `$ echo $?` says so"),
+        ("false", "$ echo $?\n0", "prints"),
+    ],
+)
+def test_a_page_that_shows_something_else_fails(command: str, shown: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(f"```console\n$ {command}\n{shown}\n```\n")
+    (tmp_path / "guide").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SEATRIAL_GOLDEN", raising=False)
+        with pytest.raises(AssertionError, match=re.escape(why)):
+            follow(path, tmp_path / "guide", environment(tmp_path))
+
+
+def test_a_page_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEATRIAL_GOLDEN", "1")
+    path = tmp_path / "page.md"
+    path.write_text("A\n\n```console\n$ seq 5\n1\n…\n4\nold\n$ echo took 7 s\ntook … s\n$ echo end\n```\n\nB\n")
+    (tmp_path / "guide").mkdir()
+    follow(path, tmp_path / "guide", environment(tmp_path))
+    assert path.read_text() == (
+        "A\n\n```console\n$ seq 5\n1\n…\n4\n5\n$ echo took 7 s\ntook … s\n$ echo end\nend\n```\n\nB\n"
+    )
+
+
+LINES = st.lists(st.text("ab…", max_size=3), max_size=7)
+
+
+@given(LINES, st.lists(st.text("ab", max_size=3), max_size=7))
+def test_output_agrees_as_file_names_do(shown: list[str], printed: list[str]) -> None:
+    """Against fnmatch, where a line is a character: a `*` in its place is any lines."""
+    letters: dict[str, str] = {}
+    text = "".join(letters.setdefault(line, chr(0x4E00 + len(letters))) for line in printed)
+
+    def as_pattern(line: str) -> str:
+        fitting = "".join(letter for line_, letter in letters.items() if fnmatch.fnmatchcase(line_, line.replace(ANY, "*")))
+        return f"[{fitting}]" if fitting else "!"
+
+    pattern = "".join("*" if line == ANY else as_pattern(line) for line in shown)
+    assert agrees(shown, printed) == fnmatch.fnmatchcase(text, pattern)
+
+
+@given(LINES, st.lists(st.text("ab", max_size=3), max_size=7))
+def test_what_is_rewritten_agrees(shown: list[str], printed: list[str]) -> None:
+    assert agrees(rewritten(shown, printed), printed)
+    if ANY not in "".join(shown):
+        assert rewritten(shown, printed) == printed
+
+
+def test_a_long_mismatch_is_found_at_once() -> None:
+    some = random.Random(0)
+    printed = ["".join(some.choices("ab", k=20)) for _ in range(300)]
+    assert not agrees([ANY, "a…b…a…b"] * 40 + ["end"], printed)
+    assert alike("a…b…c", "a and b, then c")

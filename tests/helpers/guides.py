@@ -8,14 +8,18 @@ ends with another exit code than 0 is followed by `$ echo $?`.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 ANY = "…"
+SECONDS = 900  # on two quiet cores none takes more than 120; a busy machine must not fail a test
 _BLOCK = re.compile(r"^(?:`([^`\n]+)`:\n\n)?```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
@@ -76,29 +80,14 @@ def alike(shown: str, printed: str) -> bool:
 
 
 def agrees(shown: Sequence[str], printed: Sequence[str]) -> bool:
-    """All lines: `…` alone is any lines. What is between two of them is looked for at the first place where it fits."""
-    parts: list[list[str]] = [[]]
+    """All lines: `…` alone is any lines."""
+    reached = {0}  # numbers of printed lines that what was shown so far can stand for
     for line in shown:
         if line == ANY:
-            parts.append([])
+            reached = set(range(min(reached, default=len(printed) + 1), len(printed) + 1))
         else:
-            parts[-1].append(line)
-    first, *middle, last = parts if len(parts) > 1 else (parts[0], [])
-
-    def fits(part: list[str], at: int) -> bool:
-        return 0 <= at <= len(printed) - len(part) and all(map(alike, part, printed[at : at + len(part)]))
-
-    if len(parts) == 1:
-        return len(first) == len(printed) and fits(first, 0)
-    if not fits(first, 0):
-        return False
-    at = len(first)
-    for part in middle:
-        found = next((place for place in range(at, len(printed) + 1) if fits(part, place)), None)
-        if found is None:
-            return False
-        at = found + len(part)
-    return fits(last, len(printed) - len(last)) and len(printed) - len(last) >= at
+            reached = {at + 1 for at in reached if at < len(printed) and alike(line, printed[at])}
+    return len(printed) in reached
 
 
 def rewritten(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
@@ -113,3 +102,42 @@ def rewritten(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
             lines += [*([ANY] if any_lines else printed[at:found]), line]
             at, any_lines = found + 1, False
     return [*lines, *([ANY] if any_lines else printed[at:])]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What a page sees: the installed `seatrial` and the system's programs, an empty home, no terminal."""
+    programs = folder / "bin"
+    programs.mkdir()
+    program = programs / "seatrial"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT / "src"}" exec "{sys.executable}" -P -m seatrial "$@"\n')
+    program.chmod(0o755)
+    (folder / "home").mkdir()
+    kept = {name: value for name, value in os.environ.items() if name.startswith("JAX_")}  # programs, compiled once
+    return {**kept, "PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder / "home"), "LANG": "C.UTF-8"}
+
+
+def shown_as(text: str) -> list[str]:
+    """What was printed, as a page shows it: without blanks at the ends of lines, and blank lines at the end."""
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def follow(path: Path, folder: Path, environment: dict[str, str]) -> None:
+    """Executes a page, and compares; with SEATRIAL_GOLDEN it rewrites what the page shows instead."""
+    text, wrong = path.read_text(encoding="utf-8"), list[str]()
+    page = list(steps(text))
+    done = execute(page, folder, environment, SECONDS)
+    following = [step.command for step in page[1:]] + [""]
+    for step, (output, code), after in [*zip(page, done, following, strict=True)][::-1]:
+        printed = shown_as(output)
+        if code and after != "echo $?":
+            wrong.append(f"{path.name}:{step.line}: $ {step.command}\nended with {code}, and no `$ echo $?` says so")
+        if not agrees(step.shown, printed):
+            if os.environ.get("SEATRIAL_GOLDEN"):
+                lines = "".join(f"{line}\n" for line in rewritten(step.shown, printed))
+                text = text[: step.span[0]] + lines + text[step.span[1] :]
+            else:
+                lines = "\n".join(("shows", *step.shown, "--- prints", *printed))
+                wrong.append(f"{path.name}:{step.line}: $ {step.command}\n--- {lines}")
+    if os.environ.get("SEATRIAL_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert not wrong, "\n\n".join(wrong[::-1])
