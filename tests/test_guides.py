@@ -52,6 +52,30 @@ def test_a_guide_does_what_it_shows(path: Path, folder: Path) -> None:
     follow(path, folder, environment(folder.parent))
 
 
+README = ROOT / "README.md"
+NOT_HERE = {"make demo", "make test"}  # the first has a test of its own in test_project.py, the second is this one
+
+
+def the_recipes_log() -> str:
+    """As MaxText prints it for NVIDIA's recipe: a profiling run of 15 steps, and the run of 50."""
+    lines = []
+    for steps_, seconds in ((15, 7.9), (50, 6.989)):
+        lines += ["Num_devices: 64, shape (1, 1, 64, 1, 1, 1, 1, 1, 1, 1)", "number parameters: 68.977 billion"]
+        for step in range(steps_):
+            took = 48.2 if step == 0 else 0.4 if step < 3 else seconds + (step * 7 % 9 - 4) / 100
+            figures = f"TFLOP/s/device: {3641.35 / took:.3f}, Tokens/s/device: {8192 / took:.3f}, total_weights: 524288"
+            lines.append(f"completed step: {step}, seconds: {took:.3f}, {figures}, loss: {11 * 0.97**step:.3f}")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_readme_does_what_it_shows(folder: Path) -> None:
+    shutil.copytree(ROOT / "configs", folder / "configs")
+    (folder / "train.log").write_text(the_recipes_log())
+    page = list(steps(README.read_text(encoding="utf-8"), guide=False))
+    assert {step.command for step in page if step.command.startswith("make")} == NOT_HERE
+    follow(README, folder, environment(folder.parent), [step for step in page if step.command not in NOT_HERE])
+
+
 @pytest.mark.parametrize("name", GUIDES)
 def test_every_block_of_a_guide_has_a_rule(name: str) -> None:
     assert any(not step.file for step in steps(GUIDES[name].read_text(encoding="utf-8")))

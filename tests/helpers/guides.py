@@ -35,13 +35,15 @@ class Step:
     file: str = ""
 
 
-def steps(text: str) -> Iterator[Step]:
-    """The commands and files of a page, in order. Raises ValueError at a block that is neither."""
+def steps(text: str, *, guide: bool = True) -> Iterator[Step]:
+    """The commands and files of a page, in order. Raises ValueError at a block of a guide that is neither."""
     for block in _BLOCK.finditer(text):
         file, language, body = block.groups()
         line = text.count("\n", 0, block.start(3))
         if file:
             yield Step(line, body, file=file)
+        elif not guide and language != "console":
+            continue
         elif language != "console" or not body.startswith("$ "):
             raise ValueError(f"line {line}: neither a console block that begins with `$ ` nor a file with a title line")
         else:
@@ -121,10 +123,10 @@ def shown_as(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
-def follow(path: Path, folder: Path, environment: dict[str, str]) -> None:
-    """Executes a page, and compares; with SEATRIAL_GOLDEN it rewrites what the page shows instead."""
+def follow(path: Path, folder: Path, environment: dict[str, str], page: Sequence[Step] = ()) -> None:
+    """Executes a page, or a part of it, and compares; with SEATRIAL_GOLDEN it rewrites what the page shows instead."""
     text, wrong = path.read_text(encoding="utf-8"), list[str]()
-    page = list(steps(text))
+    page = page or list(steps(text))
     done = execute(page, folder, environment, SECONDS)
     following = [step.command for step in page[1:]] + [""]
     for step, (output, code), after in [*zip(page, done, following, strict=True)][::-1]:
