@@ -20,7 +20,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.guides import ANY, SECONDS, Step, agrees, alike, environment, execute, follow, rewritten, steps
+from tests.helpers.guides import ANY, SECONDS, agrees, alike, environment, execute, follow, rewritten, steps
 from tests.helpers.processes import processes_with
 
 ROOT = Path(__file__).parents[1]
@@ -143,7 +143,12 @@ def test_nothing_but_seatrial_and_the_system_is_on_the_path(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "block",
-    ["```bash\n$ seatrial run\n```\n", "```\nseatrial run\n```\n", "```console\nseatrial run\n```\n", "```text\nout\n```\n"],
+    [
+        "```bash\n$ seatrial run\n```\n",
+        "```\nseatrial run\n```\n",
+        "```console\nseatrial run\n```\n",
+        "```text\nout\n```\n",
+    ],
 )
 def test_a_command_without_a_rule_is_refused(block: str) -> None:
     with pytest.raises(ValueError, match="line 3: neither a console block"):
@@ -191,7 +196,9 @@ def test_output_agrees_as_file_names_do(shown: list[str], printed: list[str]) ->
     text = "".join(letters.setdefault(line, chr(0x4E00 + len(letters))) for line in printed)
 
     def as_pattern(line: str) -> str:
-        fitting = "".join(letter for line_, letter in letters.items() if fnmatch.fnmatchcase(line_, line.replace(ANY, "*")))
+        fitting = "".join(
+            letter for line_, letter in letters.items() if fnmatch.fnmatchcase(line_, line.replace(ANY, "*"))
+        )
         return f"[{fitting}]" if fitting else "!"
 
     pattern = "".join("*" if line == ANY else as_pattern(line) for line in shown)

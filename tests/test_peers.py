@@ -11,12 +11,14 @@ TITLE, _, *ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("|")
 ]
 FEATURES = {name: cells for name, *cells in ROWS if not name.startswith("**") and name != "Licence"}
-SOURCE = re.compile(r"\[[✔◐]\]\(https://(github\.com/[\w.-]+/[\w.-]+/blob/[0-9a-f]{40}/|docs\.skypilot\.co/|nvidia\.github\.io/)\S+\)")
+SOURCE = re.compile(
+    r"\[[✔◐]\]\(https://(github\.com/[\w.-]+/[\w.-]+/blob/[0-9a-f]{40}/|docs\.skypilot\.co/|nvidia\.github\.io/)\S+\)"
+)
 
 
 def test_the_peers_are_those_that_people_weigh() -> None:
     names = ["CloudAI", "llmb", "Primus", "NeMo-Run", "MaxText + xpk", "ReFrame", "SkyPilot", "Seatrial"]
-    assert TITLE == ["Feature", *names]
+    assert ["Feature", *names] == TITLE
     assert len(FEATURES) > 30
     assert {len(cells) for cells in FEATURES.values()} == {len(names)}
 

@@ -26,7 +26,7 @@ _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Step:
-    """A command and what it shows, or a file with a name; `line` is its place in the page, `span` that of the output."""
+    """A command and what it shows, or a file with a name; `line` is its place, `span` that of the output."""
 
     line: int
     command: str
