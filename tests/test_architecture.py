@@ -174,7 +174,7 @@ def test_functions_fit_on_a_screen() -> None:
 
 
 # Tests of the whole, which mirror no single module.
-OF_THE_WHOLE = {"architecture", "contributing", "project", "samples", "wording"}
+OF_THE_WHOLE = {"architecture", "contributing", "guides", "peers", "project", "samples", "wording"}
 FOLDERS_OF_THE_WHOLE = {"cluster", "packaging", "tools"}
 
 
@@ -194,7 +194,7 @@ def test_tests_mirror_the_sources() -> None:
 
 LAYOUT = """
     README.md ARCHITECTURE.md CHANGELOG.md LICENSE Makefile pyproject.toml constraints.txt .ci/run
-    configs/native configs/cvs docs/tutorial docs/howto docs/reference docs/decisions bench/results tests
+    configs/native configs/cvs docs/guides docs/howto docs/reference docs/decisions bench/results tests
     src/seatrial/dialects src/seatrial/engines src/seatrial/launch src/seatrial/report src/seatrial/train/data
 """
 

@@ -52,7 +52,7 @@ def changed(text: str, hunk: str) -> str:
 
 
 def test_the_recipes_are_those_that_contributors_need() -> None:
-    titles = ["A log family", "A dialect key", "A check", "An engine", "A target to publish to"]
+    titles = ["A log family", "A dialect key", "A check", "An engine", "A target to publish to", "A guide"]
     assert [recipe.title for recipe in RECIPES] == titles
     assert all({"diff", "console"} <= {language for language, _, _ in recipe.blocks} for recipe in RECIPES)
 

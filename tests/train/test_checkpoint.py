@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -358,6 +360,23 @@ def test_a_save_that_fails_is_an_error_of_the_file_system(tmp_path):
     for left in gc.get_objects():
         if type(left) is CoroutineType:
             left.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "number"),
+    [
+        (ValueError("x" * 600 + " failed: No space left on device [28]"), "No space left on device", 28),
+        (ValueError("Error writing\nDisk quota exceeded"), "Disk quota exceeded", errno.EDQUOT),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device", 28),
+        (OSError(errno.EROFS, "Read-only file system", "/there"), "[Errno 30] Read-only file system: '/there'", None),
+        (RuntimeError("first line\nsecond"), "first line", None),
+    ],
+)  # fmt: skip
+def test_a_full_disk_is_named_as_such(tmp_path, error, reason, number):
+    """Orbax tells of it behind hundreds of letters."""
+    unsaved = Run(spec_of(), tmp_path).checkpoints._unsaved(7, error)
+    assert str(unsaved) == f"the checkpoint of step 7 cannot be written to {tmp_path}/checkpoints: {reason}"
+    assert unsaved.errno == number
 
 
 # --- when, and which are kept -----------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def details(scaling: Scaling) -> list[str]:
     lines = []
     for size in scaling.sizes:
         said = [f"{name} {text}" for name, show in _DETAILS.items() if (text := show(size))]
-        lines.append(f"{size.num_devices:,} devices: {'; '.join(said)}")
+        lines.append(f"{size.num_devices:,} device{'s' * (size.num_devices != 1)}: {'; '.join(said)}")
     return lines
 
 

@@ -100,7 +100,8 @@ def _section(section: Section, page: _Page) -> str:
     if len(section.rows) > SECTION_ROWS:
         lines.append(page.paint("dim", f"  {len(section.rows) - SECTION_ROWS} more rows"))
     notes = [page.wrapped(note, indent="  ", style="dim") for note in section.notes]
-    return "\n".join([section.title[:1].lower() + section.title[1:], *lines, *notes])
+    title = section.title if section.title[:2].isupper() else section.title[:1].lower() + section.title[1:]
+    return "\n".join([title, *lines, *notes])
 
 
 def _changes(report: RunReport, page: _Page) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +28,7 @@ from seatrial.train.trainer import Trainer
 
 CHUNK_BYTES = 64 << 20  # a mesh that needs other parts than were written reads at most this much too much
 METRICS = ("loss", "validation_loss")  # by which the best checkpoints can be kept; lower is better
+FULL = (errno.ENOSPC, errno.EDQUOT)
 DELETED, DAMAGED, UNFINISHED = ".deleted", ".damaged", "*.orbax-checkpoint-tmp*"
 # Parts of a spec that may differ from the run that wrote a checkpoint without changing what is learnt.
 _IMMATERIAL = {
@@ -273,7 +276,7 @@ class Checkpoints:
         try:
             self._writer.save(self.directory / str(step), args=orbax.args.Composite(**items))
         except OSError as error:
-            raise OSError(f"the checkpoint of step {step} cannot be written to {self.directory}: {error}") from error
+            raise self._unsaved(step, error) from error
         if not self._asked.asynchronous:
             self.wait()
 
@@ -284,11 +287,19 @@ class Checkpoints:
         try:
             self._writer.wait_until_finished()
         except Exception as error:  # what failed in Orbax's thread, of whatever kind
-            step, text = self._writing["step"], str(error).partition("\n")[0][:300]
-            raise OSError(f"the checkpoint of step {step} cannot be written to {self.directory}: {text}") from error
+            raise self._unsaved(self._writing["step"], error) from error
         if "seconds" in self._writing:
             self._event(**self._writing)
         self._writing = None
+
+    def _unsaved(self, step: int, error: Exception) -> OSError:
+        """That a checkpoint could not be written; a full disk by its own name, which is far behind in Orbax's text."""
+        text, number = str(error), error.errno if isinstance(error, OSError) else None
+        full = next((which for which in FULL if number == which or os.strerror(which) in text), None)
+        reason = os.strerror(full) if full else text.partition("\n")[0][:300]
+        unsaved = OSError(f"the checkpoint of step {step} cannot be written to {self.directory}: {reason}")
+        unsaved.errno = full
+        return unsaved
 
     def _event(self, **fields: Any) -> None:
         self._emit(events.Checkpoint(process=jax.process_index(), **fields))

@@ -20,7 +20,7 @@ import numpy as np
 from seatrial import events
 from seatrial.errors import InputError
 from seatrial.spec import RunSpec
-from seatrial.train.checkpoint import Checkpoints
+from seatrial.train.checkpoint import FULL, Checkpoints
 from seatrial.train.data import make_batch, make_sources
 from seatrial.train.data.prefetch import Prefetched
 from seatrial.train.dpo_reference import FILE, with_reference
@@ -296,6 +296,8 @@ def _prepare(spec: RunSpec, place: Place, out: Path, journal: Journal, phases: P
 def _fail(error: Exception, journal: Journal, place: Place) -> Never:
     """Writes down what broke a step, and ends the process."""
     fault, code = next((fault, code) for kind, fault, code in FAILURES if isinstance(error, kind))
+    if isinstance(error, OSError) and error.errno in FULL:
+        fault = "disk_full"
     text = str(error).partition("\n")[0][:500]
     print(f"{fault.replace('_', ' ')}: {text}", flush=True)
     try:
