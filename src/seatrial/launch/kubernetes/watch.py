@@ -56,6 +56,7 @@ class Watch:
         self._nodes: dict[str, str] = {}
         self._said = ""
         self._cancelled = False
+        self._before: Observed | None = None  # what was reported before we deleted it
         self.is_deleted = False  # on our side: Kubernetes has accepted it
         self._ended = threading.Event()
         self._look()
@@ -118,8 +119,10 @@ class Watch:
         return time.monotonic() - self._over_since.setdefault(index, time.monotonic()) > SETTLE_SECONDS
 
     def cancel(self) -> None:
-        """Deletes the JobSet on our side."""
-        self._cancelled = True
+        """Deletes the JobSet on our side, once."""
+        if self.is_deleted:
+            return
+        self._cancelled, self._before = True, self._before or self.seen
         try:
             self._kubectl.delete(self.name)
             self.is_deleted = True
@@ -167,16 +170,18 @@ class Watch:
 
     def explained(self, ending: Ending) -> Ending:
         """The ending with what Kubernetes knows about it; keeps the output of pods that have ended."""
-        if self._cancelled or ending.reason == "completed":
+        if ending.reason == "completed" or (ending.reason == "interrupted" and not ending.faults):
             return ending
-        deadline = time.monotonic() + END_SECONDS
-        self._look_at_all()
-        while not self._is_settled() and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+        if not self._cancelled:
+            deadline = time.monotonic() + END_SECONDS
             self._look_at_all()
-        self._keep_output()
+            while not self._is_settled() and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+                self._look_at_all()
+            self._keep_output()
         begun = any(self._run_dir.glob("nodes/*/status.json"))
-        return explain(ending, self.seen, self.hosts, begun=begun) if self.seen else ending
+        seen = self._before or self.seen
+        return explain(ending, seen, self.hosts, begun=begun) if seen else ending
 
     def close(self) -> None:
         self._ended.set()
