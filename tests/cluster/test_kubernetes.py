@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -78,11 +79,18 @@ def test_two_pods_train_together_to_pass(make_person: Callable[..., Person]) -> 
         assert not node.path("/tmp/executed").exists()
 
 
-def test_who_is_killed_in_a_pod_is_named(make_person: Callable[..., Person]) -> None:
+def test_who_is_killed_in_a_pod_is_named_though_the_launcher_left_and_came_back(
+    make_person: Callable[..., Person],
+) -> None:
     person = make_person(2)
     with_kubectl(person)
     run = person.start(*on_kubernetes(person, configuration(person, steps=10_000_000)))
     person.wait_for_steps(run, 3)
+    run.send_signal(signal.SIGKILL)  # the pods go on
+    run.communicate()
+    seen = person.last_step()
+    run = person.start("attach", person.out)
+    wait_until(lambda: person.last_step() > seen or run.poll() is not None, 60)
     node = person.cluster.nodes[1]
     node.kill(trainers(node)[0])
     killed = time.time()
@@ -91,3 +99,16 @@ def test_who_is_killed_in_a_pod_is_named(make_person: Callable[..., Person]) -> 
     assert (code, person.first_fault()) == (4, ("process_died", f"rank 1 on {host}")), told
     assert person.faults()[0]["wall_time"] - killed <= 5
     assert "SIGKILL" in told
+
+
+def test_a_run_is_stopped_in_order(make_person: Callable[..., Person]) -> None:
+    person = make_person(2)
+    with_kubectl(person)
+    run = person.start(*on_kubernetes(person, configuration(person, steps=10_000_000)))
+    person.wait_for_steps(run, 3)
+    code, told = person.run("stop", person.out)
+    assert code == 0, told
+    code, told = over(run, 120)
+    assert code == 130, told
+    assert person.ended_in_order(0)
+    assert not any(map(trainers, person.cluster.nodes))

@@ -80,11 +80,12 @@ class Kubectl:
             raise Refused(refusal(words[0], done.stderr or f"exit code {done.returncode}"))
         return done.stdout
 
-    def objects(self, *words: str) -> list[dict[str, Any]] | None:
+    def objects(self, *words: str, refused: Callable[[str], None] = lambda why: None) -> list[dict[str, Any]] | None:
         """The objects that it prints; None where there is no answer, which says nothing about them."""
         try:
             found = json.loads(self.do(*words, "--output=json"))
-        except (LaunchError, ValueError, RecursionError):
+        except (LaunchError, ValueError, RecursionError) as error:
+            refused(str(error) if isinstance(error, LaunchError) else "kubectl printed no JSON")
             return None
         items = found.get("items", [found]) if isinstance(found, dict) else []
         return [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []

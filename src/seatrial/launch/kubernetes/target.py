@@ -99,9 +99,13 @@ def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
     name = name_of(spec.name if spec else "run", "".join(secrets.choice(_LETTERS) for _ in range(5)))
     hosts = (host_name(name, index) for index in range(count))
     cluster = Cluster(hosts=tuple(Host(name=host, address=f"{host}.{name}") for host in hosts), transport="kubernetes")
+    gpus = spec is None or gpus_of(spec, wish, rehearsing=False)
+    unknown = (
+        [] if gpus else ["no GPUs are requested: the configuration names no known device; --kubernetes gpu=RESOURCE"]
+    )
     return Site(
         cluster=cluster, root=RUNS / name, python=where.python, runtime="kubernetes", image=wish.get("image"),
-        about=lambda container: about(container, wish),
+        about=lambda container: [*about(container, wish), *unknown],
     )  # fmt: skip
 
 

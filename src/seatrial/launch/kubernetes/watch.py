@@ -25,7 +25,6 @@ END_SECONDS = 15.0  # for Kubernetes to report what became of pods that are gone
 NODES = "launch/kubernetes/nodes.json"  # host → node of the cluster
 
 _KINDS = "jobsets.jobset.x-k8s.io,jobs.batch,pods"
-_UNKNOWN = Meaning("waiting", "no answer from the cluster yet")
 
 
 class Watch:
@@ -54,7 +53,7 @@ class Watch:
         self._over_since: dict[int, float] = {}
         self._stuck: tuple[str, float] = ("", 0.0)  # a state without much hope, and since when
         self._nodes: dict[str, str] = {}
-        self._said = ""
+        self._said = self._refusal = ""
         self._cancelled = False
         self._before: Observed | None = None  # what was reported before we deleted it
         self.is_deleted = False  # on our side: Kubernetes has accepted it
@@ -73,7 +72,8 @@ class Watch:
 
     def _look(self, *more: dict[str, Any]) -> bool:
         """Takes in what is reported now; whether there was an answer."""
-        objects = self._kubectl.objects("get", _KINDS, f"--selector={RUN_LABEL}={self.name}")
+        selector = f"--selector={RUN_LABEL}={self.name}"
+        objects = self._kubectl.objects("get", _KINDS, selector, refused=self._take_refusal)
         if objects is None:
             return False
         if self._queued:
@@ -88,6 +88,9 @@ class Watch:
         self._note_nodes(seen)
         return True
 
+    def _take_refusal(self, why: str) -> None:
+        self._refusal = why
+
     def _note_nodes(self, seen: Observed) -> None:
         """Writes down which node a pod was on: a retry may have to do without it."""
         nodes = {self.hosts[n]: pod.node for n, pod in sorted(seen.pods.items()) if pod.node and n < len(self.hosts)}
@@ -98,7 +101,9 @@ class Watch:
 
     @property
     def means(self) -> Meaning:
-        return meaning(self.seen, self.hosts, begun=bool(self._begun)) if self.seen else _UNKNOWN
+        if self.seen is None:
+            return Meaning("waiting", self._refusal or "no answer from the cluster yet")
+        return meaning(self.seen, self.hosts, begun=bool(self._begun))
 
     # --- what the nodes ask ---
 
