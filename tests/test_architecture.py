@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.node import AGENT, PROBE
+from seatrial.node import AGENT, IN_A_POD, PROBE, UNDER_SLURM
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "seatrial"
@@ -132,7 +132,7 @@ def test_only_the_trainer_imports_jax() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("together", [AGENT, PROBE, ("relay",), ("slurm_node",)], ids=lambda names: names[-1])
+@pytest.mark.parametrize("together", [AGENT, PROBE, ("relay",), UNDER_SLURM, IN_A_POD], ids=lambda names: names[-1])
 def test_what_travels_needs_only_a_python_3_8_and_what_travels_with_it(together: tuple[str, ...]) -> None:
     known = set(sys.stdlib_module_names)
     for name in together:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from seatrial.errors import InputError
 
-Transport = Literal["local", "ssh", "slurm"]
+Transport = Literal["local", "ssh", "slurm", "kubernetes"]
 MAX_HOSTS = 100_000  # more than any cluster has; a typing error in a range costs nothing
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([1-9][0-9]{0,8}))?)?")

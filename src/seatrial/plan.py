@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,6 +30,7 @@ from seatrial.shrink.rehearsal import Rehearsal
 from seatrial.spec import Container, RunSpec, to_dict
 
 MAX_VIRTUAL_DEVICES = 64  # what a test of a mesh needs; a typing error in a node count must not start 2048 processes
+SCHEDULERS = ("pyxis", "kubernetes")  # runtimes of a scheduler, which starts the agents in the container
 _NOT_OF_PYXIS = ("privileged", "cap_add", "security_opt", "group_add", "pull")
 WITH_XLA = ("native", "maxtext")  # engines that read XLA_FLAGS
 VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
@@ -57,7 +58,9 @@ class Site:
     cluster: Cluster
     root: PurePosixPath
     python: str = "python3"
-    runtime: str | None = None  # docker or podman; pyxis: Slurm's own; None: no container
+    runtime: str | None = None  # docker or podman; a row of SCHEDULERS: its own; None: no container
+    image: str | None = None  # in the place of the configuration's
+    about: Callable[[Container], Sequence[str]] = lambda container: ()  # notes on what has no counterpart there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,7 @@ class Plan:
     rehearsal: Rehearsal | None = None
     step_pattern: str = native.STEP_PATTERN
     first_step: int = 0  # the number that the log gives the first one
-    container: Container | None = None  # in which Slurm is to start the agents
+    container: Container | None = None  # in which a scheduler starts the agents
     notes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()  # stated keys that bear on speed or memory, and that the engine does not get
 
@@ -252,6 +255,8 @@ def _at_site(request: PlanRequest, site: Site) -> _Place:
         first = f"{hosts[0].name}, and listens at {coordinator}: the cluster file decides, not {named}"
         if site.cluster.transport == "slurm":
             first = f"on the first host of the job, which Slurm decides, not {named}"
+        if site.cluster.transport == "kubernetes":
+            first = f"in the first pod, and listens at {coordinator}, not {named}"
         notes.append(f"rank 0 is {first}")
     cpu_devices = spec.topology.devices_per_node if request.on_virtual_devices else None
     ground = Ground(
@@ -289,6 +294,8 @@ def _hosts(cluster: Cluster, nodes: int) -> tuple[Host, ...]:
         option, given = "--cluster", "the cluster file"
         if cluster.transport == "slurm":
             option = given = "--slurm nodes"
+        if cluster.transport == "kubernetes":
+            option = given = "--kubernetes nodes"
         why = f"the run asks for {nodes} nodes, and {given} gives it {len(cluster.hosts)}"
         fix = "give it more, or let the configuration ask for fewer; --rehearse needs fewer"
         raise InputError.single("too-few-hosts", option, why, fix)
@@ -331,25 +338,30 @@ def _too_few_devices(spec: RunSpec, machine: Machine, engine: str, *, on_cpu: bo
 def _contained(
     commands: Sequence[Command], request: PlanRequest
 ) -> tuple[Sequence[Command], Container | None, list[str]]:
-    """(the commands as they run in containers, the container if Slurm is to start the agents in it, notes)."""
+    """(the commands as they run in containers, the container if a scheduler starts the agents in it, notes)."""
     site = request.site
     if site is None or site.runtime is None:
         return commands, None, []
     container = request.run_spec.container
+    if site.image:
+        container = replace(container, image=site.image) if container else Container(image=site.image)
     if container is None:
-        why, fix = "the configuration names no container image", "name one, or omit --container"
-        raise InputError.single("no-image", "--container", why, fix)
+        option, fix = "--container", "name one, or omit --container"
+        if site.runtime == "kubernetes":
+            option, fix = "--kubernetes image", "name one there, or give --kubernetes image=IMAGE"
+        raise InputError.single("no-image", option, "the configuration names no container image", fix)
     notes = []
     if request.on_virtual_devices and container != container.without_hardware():
         container = container.without_hardware()
         notes.append("a rehearsal computes on CPUs: the container is given none of its devices, volumes and rights")
     container, about_it = nics.mounted(container, request.run_spec.nic_type)
     notes += about_it
-    if site.runtime != "pyxis":
+    if site.runtime not in SCHEDULERS:
         named = [_in_container(command, rank, container, site) for rank, command in enumerate(commands)]
         return named, None, notes
     unknown = [name for name in _NOT_OF_PYXIS if getattr(container, name)]
-    if unknown:
+    notes += site.about(container)
+    if unknown and site.runtime == "pyxis":
         notes.append(
             f"pyxis has no {', '.join(unknown)}: it fetches an image as each job begins, and gives its "
             "containers the rights of who submits the job"
@@ -375,6 +387,8 @@ def _notes_on_flags(request: PlanRequest) -> list[str]:
         return [f"XLA_FLAGS of this shell are used, and the configuration's come after them: {flags}"]
     if site.cluster.transport == "slurm" and site.runtime in (None, "pyxis"):
         return [f"sbatch hands XLA_FLAGS of this shell to the job, as it does with every variable: {flags}"]
+    if site.cluster.transport == "kubernetes":
+        return ["XLA_FLAGS of this shell are not sent to the pods: those of the image count there"]
     return ["XLA_FLAGS of this shell are not sent to the hosts: those of their own environment count there"]
 
 

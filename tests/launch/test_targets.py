@@ -28,13 +28,18 @@ def test_every_target_says_what_it_knows_beforehand(name: str) -> None:
         ({"on": "slurm", "cluster": Path("a")}, "Slurm allots the hosts.*nodelist"),
         ({"on": "slurm", "exclude": ("a",)}, "Slurm allots the hosts.*exclude=HOST"),
         ({"on": "ssh", "slurm": ("time=1",)}, "--slurm.*give --on slurm"),
-        ({"queue_deadline": "1m"}, "--queue-deadline.*give --on slurm"),
+        ({"queue_deadline": "1m"}, "--queue-deadline.*give --on slurm or kubernetes"),
+        ({"kubernetes": ("queue=ml",)}, "--kubernetes.*give --on kubernetes"),
+        ({"on": "kubernetes", "cluster": Path("a")}, "Kubernetes allots the nodes.*node-selector"),
+        ({"on": "kubernetes", "exclude": ("a",)}, "Kubernetes allots the nodes.*exclude=NODE"),
+        ({"on": "kubernetes", "container": "podman"}, "pods are containers anyhow"),
+        ({"on": "kubernetes", "directory": PurePosixPath("/runs")}, "--directory.*give --on ssh"),
         ({"container": "podman"}, "--container.*give --on ssh or slurm"),
         ({"on": "ssh", "container": "pyxis"}, "pyxis is Slurm's"),
         ({"on": "ssh", "directory": PurePosixPath("runs")}, "--directory.*'runs' is not an absolute path.*from / on"),
         ({"on": "ssh", "directory": PurePosixPath("")}, "--directory.*from / on"),
         ({"on": "ssh", "directory": PurePosixPath("~/x")}, "--directory.*from / on"),
-        ({"python": "python3.12"}, "--python.*give --on ssh or slurm"),
+        ({"python": "python3.12"}, "--python.*give --on ssh or slurm or kubernetes"),
     ],
 )
 def test_an_option_without_effect_is_the_users_error(given: dict[str, Any], says: str) -> None:
@@ -44,9 +49,15 @@ def test_an_option_without_effect_is_the_users_error(given: dict[str, Any], says
     assert re.search(says, f"{problem.path}: {problem.why}: {problem.fix}")
 
 
-def test_hosts_are_left_out_in_the_way_of_the_target() -> None:
-    assert target("ssh").without(Where(on="ssh", exclude=("a",)), ("b",)).exclude == ("a", "b")
+def test_hosts_are_left_out_in_the_way_of_the_target(tmp_path: Path) -> None:
+    assert target("ssh").without(Where(on="ssh", exclude=("a",)), ("b",), tmp_path).exclude == ("a", "b")
     slurm = Where(on="slurm", slurm=("time=5", "exclude=a"))
-    assert target("slurm").without(slurm, ("b",)).slurm[-1] == "exclude=a,b"
+    assert target("slurm").without(slurm, ("b",), tmp_path).slurm[-1] == "exclude=a,b"
+    kubernetes = Where(on="kubernetes", kubernetes=("exclude=gpu-1",))
+    assert target("kubernetes").without(kubernetes, ("it-node-0-1",), tmp_path) == kubernetes  # it ran nowhere
+    (tmp_path / "launch/kubernetes").mkdir(parents=True)
+    (tmp_path / "launch/kubernetes/nodes.json").write_text('{"it-node-0-0": "gpu-6", "it-node-0-1": "gpu-7"}')
+    excluded = target("kubernetes").without(kubernetes, ("it-node-0-1",), tmp_path)
+    assert excluded.kubernetes[-1] == "exclude=gpu-1,gpu-7"
     assert on_hosts(Where()).on == "ssh"
     assert on_hosts(Where(on="slurm")).on == "slurm"

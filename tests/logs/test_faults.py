@@ -65,7 +65,10 @@ def test_golden_case(case: str) -> None:
 
 
 # What our launcher and trainer say of themselves; it stands in no log.
-OWN = {"process_died", "start_failed", "monitor_lost", "no_progress", "step_failed", "peer_stopped", "worker_stopped"}
+OWN = {
+    "process_died", "start_failed", "monitor_lost", "no_progress", "step_failed", "peer_stopped", "worker_stopped",
+    "evicted",
+}  # fmt: skip
 
 
 def test_every_kind_has_a_case_in_which_every_line_counts() -> None:

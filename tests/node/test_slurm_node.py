@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.node import of_the_agent, text_of
-from seatrial.node.slurm_node import expand, fill, with_secrets
+from seatrial.node import UNDER_SLURM, of_the_agent, text_of
+from seatrial.node.job_secrets import with_secrets
+from seatrial.node.slurm_node import expand, fill
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_secrets_come_by_variables_which_are_gone_then() -> None:
 
 def test_it_becomes_the_agent_of_its_node(tmp_path: Path) -> None:
     (tmp_path / "launch" / "slurm").mkdir(parents=True)
-    for name, text in {**of_the_agent(), "launch/slurm_node.py": text_of("slurm_node")}.items():
+    for name, text in {**of_the_agent(), **{f"launch/{name}.py": text_of(name) for name in UNDER_SLURM}}.items():
         (tmp_path / name).write_text(text)
     own = tmp_path / "nodes" / "slurm-node-0.invalid"
     program = "import os; print(os.environ['TOKEN'], [name for name in os.environ if 'SECRET' in name])"

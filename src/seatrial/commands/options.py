@@ -217,8 +217,8 @@ optional_configuration = _as_one(
 where = _as_one(
     "where",
     "seatrial.launch.where:Where",
-    "on cluster container python directory ssh exclude slurm queue_deadline",
-    option("--on", type=click.Choice(["local", "ssh", "slurm"]), default="local", help="Where to run."),
+    "on cluster container python directory ssh exclude slurm kubernetes queue_deadline",
+    option("--on", type=click.Choice(["local", "ssh", "slurm", "kubernetes"]), default="local", help="Where to run."),
     option("--cluster", type=FILE, help="The file that names the hosts: CVS's, or a list of them."),
     option(
         "--container",
@@ -247,6 +247,13 @@ where = _as_one(
         metavar="KEY=VALUE",
         shell_complete=offered("slurm-options"),
         help="Slurm options: partition=…, account=…, time=…",
+    ),
+    option(
+        "--kubernetes",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=offered("kubernetes-options"),
+        help="Kubernetes options: namespace=…, queue=…",
     ),
     option("--queue-deadline", metavar="TIME", help="The longest wait for hosts in the queue: 30m, 2h."),
 )

@@ -74,8 +74,10 @@ def preflight(request: PreflightRequest, *, as_json: bool) -> tuple[str, bool]:
     resolved = read_valid(request.config, action="plan", engine=request.engine) if request.config else None
     spec, where = spec_of(resolved) if resolved else None, on_hosts(request.where)
     if not target(where.on).KNOWS_ITS_HOSTS:
-        why = "under Slurm there is no preflight: it allots hosts only when a job begins"
-        fix = "submit a rehearsal (`seatrial run CONFIG --on slurm --rehearse`), or use SSH: --on ssh --cluster FILE"
+        there = "under Slurm" if where.on == "slurm" else f"on {where.on.capitalize()}"
+        why = f"{there} there is no preflight: it allots hosts only when a job begins"
+        rehearsal = f"`seatrial run CONFIG --on {where.on} --rehearse`"
+        fix = f"submit a rehearsal ({rehearsal}), or use SSH: --on ssh --cluster FILE"
         raise InputError.single("slurm-hosts", "--on", why, fix)
     site = target(checked(where).on).site(where, spec, Path("preflight"))
     assert site is not None

@@ -121,8 +121,8 @@ def _run_to_end(request: RunRequest, live: LiveRun) -> Ended:
         request.tell(f"attempt {attempt} of {1 + request.retries} is over; {inert(decision.reason)}")
         if not decision.retry:
             break
+        where = there.without(where, decision.exclude, run_dir) if decision.exclude else where
         archive_attempt(run_dir, plan.spec, attempt)
-        where = there.without(where, decision.exclude) if decision.exclude else where
     mark_decided(run_dir)
     live.end(report, request.tell)
     return Ended(run_dir, verdict, text)

@@ -1,4 +1,4 @@
-"""Runs plans, on this machine, over SSH or under Slurm: each is a target, which is a module of this package.
+"""Runs plans: here, over SSH, under Slurm or on Kubernetes. Each is a target, which is a module of this package.
 
 A new target is a module with the functions of `targets.Target`, and a row in `targets.TARGETS`:
 

@@ -135,7 +135,7 @@ def restarts(where: Where) -> bool:
     return False
 
 
-def without(where: Where, hosts: tuple[str, ...]) -> Where:
+def without(where: Where, hosts: tuple[str, ...], run_dir: Path) -> Where:
     """The same: there is only this machine."""
     return where
 

@@ -9,7 +9,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -153,7 +153,7 @@ class RemoteNode(Node):
 class Session:
     """The connections of a run, in a thread of their own: neither the terminal nor a slow host delays the others."""
 
-    def __init__(self, cluster: Cluster, *, transport: str = "asyncssh") -> None:
+    def __init__(self, cluster: Cluster, *, transport: str | Callable[[Cluster], Transport] = "asyncssh") -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -164,7 +164,7 @@ class Session:
 
         async def make() -> Transport:
             self._tasks.append(asyncio.create_task(self._attend()))
-            return TRANSPORTS[transport](cluster)
+            return (TRANSPORTS[transport] if isinstance(transport, str) else transport)(cluster)
 
         self._transport = self._wait(make())
 

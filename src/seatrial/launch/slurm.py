@@ -6,9 +6,7 @@ node; from then on it is a run like any other: an agent on each node, and files 
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import secrets
 import shutil
 import subprocess
@@ -19,9 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from seatrial.cluster import Cluster, Host
-from seatrial.command import Secret
 from seatrial.errors import InputError, LaunchError
+from seatrial.launch.durations import seconds_of
 from seatrial.launch.follow import Following, Node
+from seatrial.launch.hidden import variables_of, without_secrets
 from seatrial.launch.job import Job
 from seatrial.launch.launcher import launch, supervise
 from seatrial.launch.progress import Ending, Progress, Status, status_of
@@ -29,8 +28,8 @@ from seatrial.launch.record import read_record
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.where import Where
-from seatrial.node import of_the_agent, slurm_node
-from seatrial.plan import Plan, Process, Site
+from seatrial.node import UNDER_SLURM, of_the_agent, slurm_node, text_of
+from seatrial.plan import Plan, Site
 from seatrial.runs.files import read_object, read_text, touch, write_json, write_text
 from seatrial.spec import RunSpec
 
@@ -40,7 +39,6 @@ SCRIPT = "launch/slurm/job.sh"
 PLAN = "launch/slurm/plan.json"  # as it was before there were hosts
 SUBMIT_SECONDS = 120.0
 LOST_SECONDS = 60.0  # a network file system may show what others have written that late
-SECRET = "SEATRIAL_SECRET_{}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +66,8 @@ class Wish:
 
 def wished(where: Where) -> Wish:
     """The request in the KEY=VALUE words and the duration. Raises InputError for what Slurm cannot be asked."""
-    seconds = _seconds(where.queue_deadline) if where.queue_deadline else None
+    seconds = seconds_of(where.queue_deadline, "--queue-deadline") if where.queue_deadline else None
     return Wish(options=options(where.slurm), queue_seconds=seconds)
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
-    if match is None:
-        raise InputError.single(
-            "duration", "--queue-deadline", f"{text!r} is not a duration", "give 90s, 30m, 2h or 1d"
-        )
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
 def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
@@ -99,7 +88,7 @@ def restarts(where: Where) -> bool:
     return wished(where).requeues
 
 
-def without(where: Where, hosts: tuple[str, ...]) -> Where:
+def without(where: Where, hosts: tuple[str, ...], run_dir: Path) -> Where:
     """The same without some hosts."""
     given = wished(where).options
     excluded = ",".join([*filter(None, [given.get("exclude")]), *hosts])
@@ -234,7 +223,7 @@ def _patient(following: Following, run_dir: Path) -> Following:
 
 def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]) -> Path:
     """Writes what the job needs, and the script that starts it; secrets go into `hidden`, by variable."""
-    variables = _variables(plan)
+    variables = variables_of(plan)
     hidden |= {name: value for value, name in variables.items()}
     there = run_dir / "launch" / "slurm"
     there.mkdir(exist_ok=True)
@@ -243,17 +232,11 @@ def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish
     shutil.copyfile(run_dir / "plan.json", run_dir / PLAN)
     for name, text in of_the_agent().items():
         write_text(run_dir / name, text)
-    shutil.copyfile(slurm_node.__file__, run_dir / "launch" / "slurm_node.py")
+    for name in UNDER_SLURM:
+        write_text(run_dir / "launch" / f"{name}.py", text_of(name))
     for number, ((_, job), processes) in enumerate(zip(jobs, plan.hosts.values(), strict=True)):
-        stripped, table = json.loads(json.dumps(job)), []
-        for place, process in enumerate(processes):
-            for where, name, value in _secrets(process):
-                table.append((place, where, name, variables[value]))
-                if where == "stdin":
-                    stripped["processes"][place]["stdin"] = None
-                else:
-                    del stripped["processes"][place]["environment"][name]
-        write_json(run_dir / (slurm_node.JOB % number), {**stripped, "secrets": table, "signals_reach_all": True})
+        stripped = without_secrets(job, processes, variables)
+        write_json(run_dir / (slurm_node.JOB % number), {**stripped, "signals_reach_all": True})
     path = run_dir / SCRIPT
     write_text(path, script_of(plan, run_dir, wish=wish, nonce=nonce))
     return path
@@ -269,22 +252,9 @@ def script_of(plan: Plan, run_dir: Path, *, wish: Wish, nonce: str) -> str:
             nodes=len(plan.hosts),
             options=wish.options,
             container=plan.container,
-            secrets=tuple(_variables(plan).values()),
+            secrets=tuple(variables_of(plan).values()),
         )
     )
-
-
-def _secrets(process: Process) -> list[tuple[str, str, str]]:
-    """The secrets of a process: (environment or stdin, name, value)."""
-    given = [("environment", name, value) for name, value in process.command.environment.items()]
-    found = [*given, ("stdin", "", process.command.stdin)]
-    return [(where, name, value.reveal()) for where, name, value in found if isinstance(value, Secret)]
-
-
-def _variables(plan: Plan) -> dict[str, str]:
-    """The variables by which secrets reach the nodes: value → name."""
-    values = dict.fromkeys(value for process in plan.processes for _, _, value in _secrets(process))
-    return {value: SECRET.format(number) for number, value in enumerate(values)}
 
 
 def _submit(script: Path, hidden: Mapping[str, str]) -> int:

@@ -54,7 +54,7 @@ def restarts(where: Where) -> bool:
     return False
 
 
-def without(where: Where, hosts: tuple[str, ...]) -> Where:
+def without(where: Where, hosts: tuple[str, ...], run_dir: Path) -> Where:
     """The same without some hosts."""
     return replace(where, exclude=(*where.exclude, *hosts))
 

@@ -19,6 +19,7 @@ TARGETS: Mapping[str, str] = {  # name → module
     "local": "seatrial.launch.local",
     "ssh": "seatrial.launch.ssh",
     "slurm": "seatrial.launch.slurm",
+    "kubernetes": "seatrial.launch.kubernetes.target",
 }
 
 
@@ -33,8 +34,8 @@ class Target(Protocol):
     def restarts(self, where: Where) -> bool:
         """Whether it may restart the processes by itself, which then continue from the last checkpoint."""
 
-    def without(self, where: Where, hosts: tuple[str, ...]) -> Where:
-        """The same without some hosts."""
+    def without(self, where: Where, hosts: tuple[str, ...], run_dir: Path) -> Where:
+        """The same without some hosts of the attempt whose files are in the run directory."""
 
     def run(
         self, plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int
@@ -62,10 +63,14 @@ def target(name: str) -> Target:
 # Options that only some targets have; and what to give to another instead, where there is something.
 _ONLY_FOR: Mapping[str, tuple[str, ...]] = {
     "cluster": ("ssh",), "exclude": ("ssh",), "directory": ("ssh",), "ssh": ("ssh",),
-    "slurm": ("slurm",), "queue_deadline": ("slurm",), "python": ("ssh", "slurm"), "container": ("ssh", "slurm"),
+    "slurm": ("slurm",), "kubernetes": ("kubernetes",), "queue_deadline": ("slurm", "kubernetes"),
+    "python": ("ssh", "slurm", "kubernetes"), "container": ("ssh", "slurm"),
 }  # fmt: skip
 _INSTEAD: Mapping[tuple[str, str], tuple[str, str]] = {
     ("cluster", "slurm"): ("Slurm allots the hosts", "omit it; --slurm nodelist=HOSTS asks for certain ones"),
+    ("cluster", "kubernetes"): ("Kubernetes allots the nodes", "omit it; --kubernetes node-selector=LABEL=VALUE"),
+    ("exclude", "kubernetes"): ("Kubernetes allots the nodes", "exclude nodes: --kubernetes exclude=NODE,NODE"),
+    ("container", "kubernetes"): ("pods are containers anyhow", "omit it; the image is the configuration's"),
     ("exclude", "slurm"): ("Slurm allots the hosts", "let Slurm exclude them: --slurm exclude=HOST,HOST"),
 }
 # What options may say, other than `on`.
@@ -105,13 +110,16 @@ def with_requests(where: Where, spec: RunSpec, *, rehearsing: bool) -> Where:
 
 def scripts(where: Where, plan: Plan, run_dir: Path) -> dict[str, str]:
     """The scripts that a target hands to another program to start a plan: path in the run directory → text."""
-    if where.on != "slurm":
-        return {}
-    from seatrial.launch import slurm
+    if where.on == "slurm":
+        from seatrial.launch import slurm
 
-    return {
-        slurm.SCRIPT: slurm.script_of(plan, run_dir.resolve(), wish=slurm.wished(where), nonce="chosen at submission")
-    }
+        wish = slurm.wished(where)
+        return {slurm.SCRIPT: slurm.script_of(plan, run_dir.resolve(), wish=wish, nonce="chosen at submission")}
+    if where.on == "kubernetes":
+        from seatrial.launch.kubernetes import target as kubernetes
+
+        return {kubernetes.SCRIPT: kubernetes.script_of(plan, where)}
+    return {}
 
 
 def on_hosts(where: Where) -> Where:

@@ -305,11 +305,16 @@ async def _held_by_agent(key_file: str) -> bytes | None:
     return None
 
 
-class SystemSsh(Transport):
-    """Connections by the system's `ssh`, with all of its configuration; slower, but what people have tested."""
+class Piped(Transport):
+    """Connections that are each a program of their own here, whose input and output are those of PROGRAM there."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster, logins=16, known="known_hosts")
+    @abstractmethod
+    def argv(self, host: Host) -> list[str]:
+        """The program and its arguments. Raises Unreachable where it is not worth starting."""
+
+    @abstractmethod
+    def complaint(self, kind: str, said: str, code: int | None) -> tuple[str, str]:
+        """The trouble and its words, of what the program printed and its exit code."""
 
     async def open(self, host: Host, call: bytes, mark: bytes) -> Channel:
         for attempt in range(THROTTLED_TRIES):
@@ -333,15 +338,31 @@ class SystemSsh(Transport):
                     await close()
                     raise
             await close()
-            kind, said = wrong
-            if process.returncode == FAILED and kind in ("mute", "complains"):
-                kind, said = _complaint(said)
+            kind, said = self.complaint(*wrong, process.returncode)
             if kind != "throttled":
                 raise self.trouble(kind, host, said)
             await asyncio.sleep(0.5 * 2**attempt)
         raise self.trouble("throttled", host)
 
     async def _start(self, host: Host) -> asyncio.subprocess.Process:
+        argv = self.argv(host)
+        try:
+            # In a session of its own, where Ctrl-C does not reach it: the hosts have yet to be asked to stop.
+            return await asyncio.create_subprocess_exec(
+                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise self.trouble("closed", host, f"{argv[0]}: {error.strerror}") from None
+
+
+class SystemSsh(Piped):
+    """Connections by the system's `ssh`, with all of its configuration; slower, but what people have tested."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster, logins=16, known="known_hosts")
+
+    def argv(self, host: Host) -> list[str]:
         options = {
             "BatchMode": "yes", "StrictHostKeyChecking": "yes", "ConnectTimeout": f"{CONNECT_SECONDS:.0f}",
             "ServerAliveInterval": str(KEEPALIVE_SECONDS), "ServerAliveCountMax": str(KEEPALIVES),
@@ -350,15 +371,10 @@ class SystemSsh(Transport):
         argv = ["ssh", "-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
         argv += ["-i", self._cluster.key_file] if self._cluster.key_file else []
         argv += ["-l", self._cluster.user] if self._cluster.user else []
-        argv += ["-p", str(host.port), "--", host.name, shlex.join(PROGRAM)]
-        try:
-            # In a session of its own, where Ctrl-C does not reach it: the hosts have yet to be asked to stop.
-            return await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise self.trouble("closed", host, f"ssh: {error.strerror}") from None
+        return [*argv, "-p", str(host.port), "--", host.name, shlex.join(PROGRAM)]
+
+    def complaint(self, kind: str, said: str, code: int | None) -> tuple[str, str]:
+        return _complaint(said) if code == FAILED and kind in ("mute", "complains") else (kind, said)
 
 
 def _complaint(said: str) -> tuple[str, str]:

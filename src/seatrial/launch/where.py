@@ -1,4 +1,4 @@
-"""Where a run takes place, as the command line says: hosts, containers, Slurm."""
+"""Where a run takes place, as the command line says: hosts, containers, Slurm, Kubernetes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Where:
     directory: PurePosixPath | None = None  # of all runs, on the hosts
     ssh: str = "asyncssh"
     slurm: tuple[str, ...] = ()  # KEY=VALUE
+    kubernetes: tuple[str, ...] = ()  # KEY=VALUE
     queue_deadline: str | None = None
     exclude: tuple[str, ...] = ()  # hosts
     preflight: bool = True  # check the hosts before anything is started there

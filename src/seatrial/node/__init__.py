@@ -4,8 +4,9 @@ A group of modules travels together, without this package; each imports only tho
 
     AGENT       lies in the run directory as launch/*.py: supervises a host's processes, and watches the host
     PROBE       is sent as one text with each question of preflight
-    relay       is sent as one text with each call over SSH: starts the agent, sends its files, passes orders on
-    slurm_node  lies beside the agent under Slurm: fills in the host's job and becomes the agent
+    relay       is sent as one text with each call: starts the agent, sends its files, passes orders on
+    UNDER_SLURM lies beside the agent: fills in the host's job and becomes the agent
+    IN_A_POD    lies in a ConfigMap: starts the agent, and keeps the pod until its files are copied
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 
 AGENT = ("sensors", "processes", "observer", "agent")
 PROBE = ("sensors", "facts", "inventory", "probe")
+UNDER_SLURM = ("job_secrets", "slurm_node")
+IN_A_POD = ("job_secrets", "relay", "pod")
 _MODULES = """import sys, types
 for name, text in {texts!r}.items():
     module = sys.modules[name] = types.ModuleType(name)

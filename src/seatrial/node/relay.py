@@ -7,6 +7,7 @@ comes before is the login shell's.
     begin   {"root", "files": {relative: text}, "job", "attempt", "port"} → {"pid"} once the agent runs by itself
     send    {"root", "host", "ranks", "offsets"} → frames until the input ends
     order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is asked to stop
+    release {"root", "host"}                                        → {}: all is copied, and a pod may end
 
 A frame is a line of JSON and the bytes that it announces: {"file", "offset", "size"}; or, once a second,
 {"alive": true, "agent": whether it lives, "more": whether some of what it wrote is still to be sent}. Lines that come
@@ -39,6 +40,7 @@ TURN_SECONDS = 0.2
 ALIVE_SECONDS = 1.0
 CHUNK_BYTES = 1 << 18
 END_SECONDS = 20.0  # for an agent of the last attempt that still runs
+RELEASED = "released"
 AGENT_PID = "agent.pid"  # until the agent writes its own status
 WHOLE = (".json",)  # replaced rather than appended to: sent from the beginning whenever it has changed
 
@@ -56,6 +58,11 @@ def owned(root: str) -> None:
 
 
 def begin(given: dict[str, Any]) -> None:
+    """Starts the agent, and tells its number."""
+    _say({"pid": start(given).pid})
+
+
+def start(given: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Writes the run's files and starts the agent in a session of its own; its job never lies on a disk."""
     root, job = given["root"], given["job"]
     owned(root)
@@ -86,7 +93,7 @@ def begin(given: dict[str, Any]) -> None:
     stdin: Any = agent.stdin
     with stdin:
         stdin.write(json.dumps(job).encode())
-    _say({"pid": agent.pid})
+    return agent
 
 
 def _require_port(port: int) -> None:
@@ -155,6 +162,12 @@ def order(given: dict[str, Any]) -> None:
     _say({})
 
 
+def release(given: dict[str, Any]) -> None:
+    """Tells whoever keeps the run's files for a launcher that it has them."""
+    open(os.path.join(given["root"], "nodes", given["host"], RELEASED), "w").close()
+    _say({})
+
+
 def _send_file(name: str, path: str, offsets: dict[str, int], sent: dict[str, tuple[int, int]]) -> bool:
     """Sends the next piece of a file; whether there may be more. No file keeps the others, or an order, waiting."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
@@ -220,7 +233,7 @@ def _say(frame: dict[str, Any], content: bytes = b"") -> None:
         view = view[os.write(1, view) :]
 
 
-VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "send": send, "order": order}
+VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "send": send, "order": order, "release": release}
 
 
 def main(verb: str, given: dict[str, Any]) -> None:

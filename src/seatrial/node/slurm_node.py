@@ -23,7 +23,14 @@ import re
 import socket
 import subprocess
 import sys
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING or __package__:
+    from seatrial.node.job_secrets import with_secrets
+else:  # on a node, where it lies beside this
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from job_secrets import with_secrets
 
 STAND_IN = re.compile(r"slurm-(node|address)-(\d+)\.invalid")
 JOB = "launch/slurm/job-%d.json"
@@ -99,19 +106,6 @@ def fill(data: Any, known: Callable[[str, int], str]) -> Any:
     return data
 
 
-def with_secrets(job: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
-    """The job with its secrets, each from the variable in its table; they are taken out of `environment`."""
-    for process, where, name, variable in job.pop("secrets"):
-        value = environment[variable]
-        if where == "stdin":
-            job["processes"][process]["stdin"] = value
-        else:
-            job["processes"][process]["environment"][name] = value
-    for name in [name for name in environment if name.startswith("SEATRIAL_SECRET_")]:
-        del environment[name]
-    return job
-
-
 def write(path: str, data: Any) -> None:
     """Replaces a file in one step, so that nobody sees half of it."""
     with open(path + ".new", "w", encoding="utf-8") as file:
@@ -146,8 +140,6 @@ def main(arguments: list[str]) -> None:
     os.dup2(log, 2)
     os.environ.clear()
     os.environ.update(environment)
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, os.path.join(root, "launch"))
     agent: Any = importlib.import_module("agent")
     if agent.Agent(job).run() != 0:
         open(os.path.join(root, FAILED), "w").close()

@@ -78,6 +78,8 @@ def _where(plan: Plan) -> str:
         return "on this machine"
     if plan.on == "slurm":  # which allots them
         return f"as a Slurm job on {plural(len(hosts), 'node')}"
+    if plan.on == "kubernetes":
+        return f"on Kubernetes as a JobSet of {plural(len(hosts), 'pod')}"
     more = f" and {len(hosts) - NAMED_HOSTS:,} more" if len(hosts) > NAMED_HOSTS else ""
     return f"by SSH on {', '.join(hosts[:NAMED_HOSTS])}{more}"
 

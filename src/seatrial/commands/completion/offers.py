@@ -128,6 +128,13 @@ def slurm_options(context: click.Context, word: str) -> list[Item]:
     return [CompletionItem(f"{key}=", help=row.says) for key, row in OPTIONS.items() if key.startswith(word)]
 
 
+def kubernetes_options(context: click.Context, word: str) -> list[Item]:
+    """The options of a JobSet as `key=`, with the form of their values."""
+    from seatrial.launch.kubernetes.options import OPTIONS
+
+    return [CompletionItem(f"{key}=", help=row.says) for key, row in OPTIONS.items() if key.startswith(word)]
+
+
 def tokenizers(context: click.Context, word: str) -> list[Item]:
     """`byte`, or a file."""
     return _beginning(word, ("byte",)) or [FILE]
@@ -152,7 +159,8 @@ def logs_or_overrides(context: click.Context, word: str) -> list[Item]:
 
 FUNCTIONS: Mapping[str, Callable[[click.Context, str], list[Item]]] = {
     "examples": examples, "explained": explained, "files": files, "folders": folders, "gpus": gpus, "hosts": hosts,
-    "logs-or-overrides": logs_or_overrides, "models": models, "overrides": overrides, "presets": presets,
+    "kubernetes-options": kubernetes_options, "logs-or-overrides": logs_or_overrides, "models": models,
+    "overrides": overrides, "presets": presets,
     "ranks": ranks, "run-directories": run_directories, "slurm-options": slurm_options, "tokenizers": tokenizers,
 }  # fmt: skip
 
