@@ -1,0 +1,19 @@
+"""`seatrial serve`: checks that the server is installed, then starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from seatrial.console import Say
+from seatrial.publish import require_package
+
+
+def serve(roots: Sequence[Path], *, host: str, port: int, token_file: Path | None, say: Say) -> None:
+    """Serves the runs below the folders until it is interrupted. Raises InputError, also without the extra."""
+    for package in ("starlette", "uvicorn"):
+        require_package("serve", package, "serve")
+    from seatrial.serve.server import Serving
+    from seatrial.serve.server import serve as start
+
+    start(Serving(roots=tuple(roots), host=host, port=port, token_file=token_file), say)
