@@ -161,11 +161,12 @@ class LiveRun:
         }  # fmt: skip
         (run_dir / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         put_status(run_dir, state="starting", planned_steps=planned)
-        self._writer = events.Writer(run_dir / "events-0.jsonl")
         self.write(streams.started(self.spec, device_kind=CONFIGURATIONS[number][3]), wall_time=self._started)
 
     def write(self, event: events.Event, *, wall_time: float | None = None) -> None:
-        self._writer.write(replace(event, wall_time=wall_time or time.time()))
+        line = events.dumps(replace(event, wall_time=wall_time or time.time()))
+        with (self.directory / "events-0.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
     def step(self, loss: Callable[[int], float] = streams.falling, seconds: float = 0.5) -> int:
         """The number of the step."""

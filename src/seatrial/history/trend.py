@@ -20,10 +20,11 @@ LEAST_CHANGE = 0.01
 FEWEST_FOR_DEPENDENCE = 40  # of fewer runs, it cannot be told from noise
 BY_CHANCE = 0.005  # that the clearest of all places is one although nothing has changed
 ROUNDS = 5  # of splits of splits
-MOST_OF_IT = 0.75  # of a level's runs are nearer to it than to the next one
+MOST_OF_IT = 0.8  # of a level's runs are nearer to it than to the next one
 BY_CHANCE_IN_A_ROW = 0.05  # that odd runs make a level
 FEWEST_FOR_ODD = 20  # runs of which single ones may be called odd: more than ODD standard deviations away
 ODD = 4.0
+UNCLEAR = 0.99
 FITTED = 3  # two levels, and the place between them
 MEDIAN_ERROR = 1.2533  # times that of a mean, of normal noise
 SIGMA_PER_MAD, SIGMA_PER_DEVIATION = 1.4826, 1.2533  # of the median and of the mean absolute deviation
@@ -60,11 +61,11 @@ def change(before: Level, after: Level) -> float:
 
 def _places(values: Values) -> list[int]:
     """Where the levels begin; the least clear split is dropped until all that are left are clear."""
-    places = list(_proposed(values, 0, ROUNDS))
+    places, noise = list(_proposed(values, 0, ROUNDS)), _noise(values)
     while places:
         ends = [0, *places, len(values)]
         clear = [
-            _clearness(values[first:last], place - first, len(values))
+            _clearness(values[first:last], place - first, noise, len(values))
             for first, place, last in zip(ends, places, ends[2:], strict=False)
         ]
         least = int(np.argmin(clear))
@@ -100,17 +101,27 @@ def _best_split(values: Values) -> int:
         low, high = max(low, best - apart), min(high, best + apart)
 
 
-def _clearness(values: Values, place: int, total: int) -> float:
-    """How many times a split of a stretch is as large as it has to be; `total` is how many runs there are in all."""
+def _noise(values: Values) -> float:
+    """The standard deviation of the noise by the differences of neighbours, in which no change of level counts."""
+    return SIGMA_PER_MAD * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2) if len(values) > 1 else 0.0
+
+
+def _clearness(values: Values, place: int, noise: float, total: int) -> float:
+    """How many times a split of a stretch is as large as it has to be.
+
+    `noise` is that of all runs, and `total` how many they are: a stretch may be too short to tell its own.
+    """
     n, parts = len(values), (values[:place], values[place:])
     before, after = (float(np.median(part)) for part in parts)
     rest = np.concatenate([parts[0] - before, parts[1] - after])
     time = correlation_time(rest) if n >= FEWEST_FOR_DEPENDENCE else 1.0
-    error = MEDIAN_ERROR * _sigma(rest) * math.sqrt(time * (1 / place + 1 / (n - place)))
-    quantile = student_quantile(1 - BY_CHANCE / max(1, total - 2 * FEWEST + 1), max(1.0, n / time - 2))
-    if _on_its_side(parts) < MOST_OF_IT or _streaks(parts, total) > BY_CHANCE_IN_A_ROW:
-        return 0.0
-    return abs(after - before) / max(math.log1p(LEAST_CHANGE), quantile * error)
+    error = MEDIAN_ERROR * max(_sigma(rest), noise) * math.sqrt(time * (1 / place + 1 / (n - place)))
+    quantile = student_quantile(
+        1 - BY_CHANCE / max(1, total - 2 * FEWEST + 1), max(1.0, n / time - 2, total / 2 / time - 2)
+    )
+    clear = abs(after - before) / max(math.log1p(LEAST_CHANGE), quantile * error)
+    doubt = min(_on_its_side(parts) / MOST_OF_IT, BY_CHANCE_IN_A_ROW / _streaks(parts, total))
+    return clear if doubt >= 1 else min(UNCLEAR, clear * doubt)
 
 
 def _sigma(rest: Values) -> float:

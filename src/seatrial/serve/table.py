@@ -13,10 +13,12 @@ from typing import Any
 
 from seatrial.history.summary import STATES, IndexRow
 from seatrial.history.trend import Level, change, levels_of
+from seatrial.report.gather import clean
 
 KEY_CHARACTERS = 16
 MOST_IN_A_TREND = 500  # runs, the newest
 MOST_VERSIONS = 4
+MOST_CHARACTERS = 200  # of a part of an address
 PAGE = 100
 # Name in the address → column; by what a table may be sorted, and whether the largest comes first.
 SORTS: Mapping[str, tuple[str, bool]] = {
@@ -47,7 +49,7 @@ class Wanted:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Wanted:
         """Of the parts of an address, whatever they are."""
-        texts = {name: query.get(name, "")[:200] for name in ("q", "outcome", "model", "device", "root")}
+        texts = {name: query.get(name, "")[:MOST_CHARACTERS] for name in ("q", "outcome", "model", "device", "root")}
         number = query.get("page", "1")
         page = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1
         sort = query.get("sort", "started")
@@ -137,12 +139,13 @@ class Table:
         update = Update()
         for row in message["rows"]:
             key = key_of(row["directory"])
-            self._put(key, row)
+            self._put(key, row | {name: clean(row[name]) for name in ("model", "device") if row[name]})
             update.rows.add(key)
         for directory in message["gone"]:
             key = key_of(directory)
             if self.rows.get(key):
                 self._remove(key)
+                self.live.pop(key, None)
                 update.rows.add(key)
         for figures in message["live"]:
             key = key_of(figures["directory"])
@@ -155,6 +158,8 @@ class Table:
     def _put(self, key: str, row: IndexRow) -> None:
         self._remove(key)
         self.rows[key] = row
+        if row["outcome"] != "running":
+            self.live.pop(key, None)
         directory = str(row["directory"])
         self._root_of[key] = next(
             (root for root in self._roots if directory == root or directory.startswith(root.rstrip("/") + "/")), ""
@@ -166,8 +171,6 @@ class Table:
     def _remove(self, key: str) -> None:
         row = self.rows.pop(key, None)
         self._sorted = None
-        if row is None or row["outcome"] != "running":
-            self.live.pop(key, None)
         if row is not None and (group := group_of(row)) is not None:
             self._groups[group].discard(key)
             self._trends.pop(group, None)
