@@ -62,7 +62,7 @@ def test_filters_and_orders() -> None:
             numbers = [each[column] for each in found if isinstance(each[column], (int, float))]
             assert numbers == sorted(numbers, reverse=largest != bool(query["reverse"]))
         assert Wanted.of(wanted.query(page=wanted.page)) == wanted
-        counted = table.counts(wanted, "outcome")
+        counted = table.counts(wanted)["outcome"]
         assert sum(counted.values()) == len(table.find(Wanted.of({**query, "outcome": ""})))
 
 

@@ -86,13 +86,12 @@ class Pages:
         over = [key for key in found if table.rows[key]["outcome"] != "running"]
         pages = max(1, -(-len(over) // PAGE))
         first = (min(wanted.page, pages) - 1) * PAGE
-        outcomes = table.counts(wanted, "outcome")
+        counts = table.counts(wanted)
         return self._page(
             "runs.html", "runs", title="Runs",
             wanted=wanted, here_with=lambda **changes: f"/?{urlencode(wanted.query(**changes))}".rstrip("?"),
-            outcomes=outcomes, tones={outcome: tone_of(_with_outcome(outcome)) for outcome in outcomes},
-            models=table.counts(wanted, "model"), devices=table.counts(wanted, "device"),
-            folders=table.counts(wanted, "root"),
+            outcomes=counts["outcome"], tones={name: tone_of(_with_outcome(name)) for name in counts["outcome"]},
+            models=counts["model"], devices=counts["device"], folders=counts["root"],
             live=[
                 (views.run_of(key, table.rows[key]), views.live_of(table.live.get(key), table.rows[key]))
                 for key in going[:MOST_LIVE]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ MOST_IN_A_TREND = 500  # runs, the newest
 MOST_VERSIONS = 4
 MOST_CHARACTERS = 200  # of a part of an address
 PAGE = 100
+FILTERS = ("outcome", "model", "device", "root")
 # Name in the address → column; by what a table may be sorted, and whether the largest comes first.
 SORTS: Mapping[str, tuple[str, bool]] = {
     "started": ("started_at", True), "took": ("wall_seconds", True), "attempts": ("attempts", True),
@@ -49,7 +50,7 @@ class Wanted:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Wanted:
         """Of the parts of an address, whatever they are."""
-        texts = {name: query.get(name, "")[:MOST_CHARACTERS] for name in ("q", "outcome", "model", "device", "root")}
+        texts = {name: query.get(name, "")[:MOST_CHARACTERS] for name in ("q", *FILTERS)}
         number = query.get("page", "1")
         page = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1
         sort = query.get("sort", "started")
@@ -67,12 +68,17 @@ class Wanted:
             if value and value != usual[name]
         }
 
-    def fits(self, row: IndexRow, root: str, *, but: str = "") -> bool:
-        """Whether a row is one of them; `but` names a part that does not count."""
-        given = {"outcome": row["outcome"], "model": row["model"] or "", "device": row["device"] or "", "root": root}
-        if any(getattr(self, name) not in ("", value) for name, value in given.items() if name != but):
-            return False
-        return not self.q or self.q.lower() in f"{row['directory']} {row['name']}".lower()
+    @property
+    def misses(self) -> Callable[[IndexRow, str], list[str]]:
+        """Of a row and its root: the parts for which it is none of the runs that are asked for."""
+        given = [(name, value) for name in FILTERS if (value := getattr(self, name))]
+        words = self.q.lower()
+
+        def found(row: IndexRow, root: str) -> list[str]:
+            missed = [name for name, value in given if value != (root if name == "root" else row[name] or "")]
+            return [*missed, "q"] if words and words not in f"{row['directory']} {row['name']}".lower() else missed
+
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,20 +193,26 @@ class Table:
 
     def find(self, wanted: Wanted) -> list[str]:
         """The keys of the runs that are asked for, in the order that is asked for."""
-        found = [key for key in self.by_time() if wanted.fits(self.rows[key], self._root_of[key])]
+        misses = wanted.misses
+        found = [key for key in self.by_time() if not misses(self.rows[key], self._root_of[key])]
         if wanted.sort == "started":
             return found[::-1] if wanted.reverse else found
         column, largest = SORTS[wanted.sort]
         return sorted(found, key=lambda key: _order(self.rows[key][column], largest != wanted.reverse))
 
-    def counts(self, wanted: Wanted, name: str) -> dict[str, int]:
-        """How many runs there are of each outcome (or model, device, root), if that were not asked for."""
-        found: Counter[str] = Counter()
+    def counts(self, wanted: Wanted) -> dict[str, dict[str, int]]:
+        """For each of FILTERS: how many runs there are of each outcome (model, …), if that were not asked for."""
+        misses, found = wanted.misses, {name: Counter[str]() for name in FILTERS}
         for key, row in self.rows.items():
-            if wanted.fits(row, self._root_of[key], but=name):
-                found[self._root_of[key] if name == "root" else str(row[name] or "")] += 1
+            root = self._root_of[key]
+            missed = misses(row, root)
+            for name in FILTERS if not missed else missed if len(missed) == 1 and missed != ["q"] else ():
+                found[name][root if name == "root" else str(row[name] or "")] += 1
         order = {state: place for place, state in enumerate(STATES)}
-        return dict(sorted(found.items(), key=lambda item: (order.get(item[0], 0), item[0])))
+        return {
+            name: dict(sorted(each.items(), key=lambda item: (order.get(item[0], 0), item[0])))
+            for name, each in found.items()
+        }
 
     def alike(self, keys: Iterable[str], most: int = 60) -> list[IndexRow]:
         """The newest runs of the configurations of some."""
