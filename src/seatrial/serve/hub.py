@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-WAITING = 64  # messages for a reader that is slow; of more, it is told to load the page again
+WAITING = 64  # messages for a reader that is slow; behind by more, it has to load the page again
 KEEP_ALIVE_SECONDS = 15.0  # proxies close what is silent for long
 RETRY_MILLISECONDS = 1000
 

@@ -1,4 +1,4 @@
-"""Processes that render a report or a comparison each, so that a long one holds up nobody, and may be given up."""
+"""Processes that render a report or a comparison each, so that a long one holds up nobody, and may be stopped."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@
     }
   }
 
-  // --- the page anew, part by part; what is being typed or looked at stays ---
+  // --- the page once more, part by part; what is being typed or looked at stays ---
 
   async function renew() {
     const own = (asked += 1);
