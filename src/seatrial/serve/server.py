@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from ipaddress import ip_address
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,50 +18,37 @@ from seatrial.console import Say, inert
 from seatrial.errors import InputError, reason_of
 from seatrial.history.index import default_path
 from seatrial.serve import children
+from seatrial.serve.asked import Serving
 from seatrial.serve.scanner import scan
 from seatrial.serve.site import Site
 
-TOKEN_BYTES = 24
-FEWEST_CHARACTERS = 16  # of a token that a person chose
 RESTART_SECONDS = 5.0  # after the scanner was killed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Serving:
-    """Which folders are served, where, and to whom; port 0 is any that is free."""
-
-    roots: tuple[Path, ...]
-    host: str
-    port: int
-    token_file: Path | None
-
-
-def serve(asked: Serving, say: Say) -> None:
-    """Serves until SIGINT or SIGTERM. Raises InputError for folders, addresses and tokens that cannot be used."""
-    roots = _roots(asked.roots)
-    token = _token(asked)
+def serve(asked: Serving, token: str | None, say: Say) -> None:
+    """Serves until SIGINT or SIGTERM. Raises InputError for an address that cannot be used."""
+    roots = asked.roots
     listening = _listen(asked.host, asked.port)
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    say(f"serving {', '.join(inert(str(root)) for root in roots)}")
-    say(f"http://{shown}:{port}/{f'?token={token}' if token else ''}")
-    if token is None:
-        say("for this machine only; Ctrl-C ends it")
-    site = Site(roots, token=token)
+    lines = [f"serving {', '.join(inert(str(root)) for root in roots)}"]
+    lines.append(f"http://{shown}:{port}/{f'?token={token}' if token else ''}")
+    lines += [] if token else ["for this machine only; Ctrl-C ends it"]
+    site = Site(roots, token=token, names=frozenset({shown}))
     config = uvicorn.Config(
         site.app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="on",
         timeout_graceful_shutdown=2, proxy_headers=False,
     )  # fmt: skip
     with listening:
-        asyncio.run(_Server(config, site, roots).serve(sockets=[listening]))
+        asyncio.run(_Server(config, site, roots, lambda: say("\n".join(lines))).serve(sockets=[listening]))
 
 
 class _Server(uvicorn.Server):
     """uvicorn's, which ends in order on a signal: listeners are let go, and processes are ended."""
 
-    def __init__(self, config: uvicorn.Config, site: Site, roots: Sequence[Path]) -> None:
+    def __init__(self, config: uvicorn.Config, site: Site, roots: Sequence[Path], on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._site, self._roots = site, roots
+        self._site, self._roots, self._on_ready = site, roots, on_ready
         self._ended = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -72,6 +56,7 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         self._follower = threading.Thread(target=self._follow, args=(loop,))
         self._follower.start()
+        self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._ended.set()
@@ -108,40 +93,6 @@ class _Server(uvicorn.Server):
         while not self._ended.is_set():
             if pipe.poll(0.2):
                 loop.call_soon_threadsafe(self._site.take, json.loads(pipe.recv_bytes()))
-
-
-def _roots(given: Sequence[Path]) -> tuple[Path, ...]:
-    """The folders, without those that lie in another one."""
-    found: list[Path] = []
-    for path in given:
-        if not path.is_dir():
-            why = f"{path} is not a folder" if path.exists() else f"there is no folder {path}"
-            raise InputError.single("no-root", str(path), why, "name the folder that holds the run directories")
-        found.append(path.resolve())
-    return tuple(root for root in dict.fromkeys(found) if not any(other in root.parents for other in found))
-
-
-def _token(asked: Serving) -> str | None:
-    """The token of the file, or a new one; None for this machine alone."""
-    if asked.token_file is not None:
-        try:
-            text = asked.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            why, fix = f"it cannot be read: {reason_of(error)}", "name a file with the token in it"
-            raise InputError.single("token-file", str(asked.token_file), why, fix) from error
-        if len(text) < FEWEST_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
-            why = f"its token is not one word of {FEWEST_CHARACTERS} ASCII characters or more"
-            fix = "make one: python -c 'import secrets; print(secrets.token_urlsafe())' > FILE"
-            raise InputError.single("token-file", str(asked.token_file), why, fix)
-        return text
-    return None if _is_loopback(asked.host) else secrets.token_urlsafe(TOKEN_BYTES)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:
