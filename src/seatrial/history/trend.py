@@ -72,7 +72,11 @@ def _places(values: Values) -> list[int]:
         if clear[least] > 1:
             break
         places.pop(least)
-    return places
+    ends = [0, *places, len(values)]
+    for number in range(1, len(ends) - 1):  # each was the best place between others that are dropped
+        first, last = ends[number - 1], ends[number + 1]
+        ends[number] = first + _best_split(values[first:last])
+    return ends[1:-1]
 
 
 def _proposed(values: Values, start: int, rounds: int) -> Iterator[int]:

@@ -9,8 +9,8 @@
   const places = points.map((_, index) => index);
   const sorted = points.map((point) => point.seconds).sort((a, b) => a - b);
   const at = (part) => sorted[Math.round(part * (sorted.length - 1))];
-  // Single odd runs do not flatten the others; an arrow stands for what is beyond.
-  const spread = Math.max(at(0.95) - at(0.05), 0.02 * at(0.5), ...levels.map((level) => Math.abs(level.seconds - at(0.5))));
+  // Odd runs do not flatten the others: their points stand at the edge.
+  const spread = Math.max(at(0.9) - at(0.1), 0.02 * at(0.5), ...levels.map((level) => Math.abs(level.seconds - at(0.5))));
   const low = Math.max(sorted[0], at(0.5) - 2 * spread);
   const high = Math.min(sorted[sorted.length - 1], at(0.5) + 2 * spread);
   const room = (high - low) * 0.12 || high * 0.05;
