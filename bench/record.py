@@ -25,6 +25,8 @@ PACKAGES = (
     "jaxlib",
     "torch",
     "transformers",
+    "starlette",
+    "uvicorn",
 )
 
 

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "src" / "seatrial"
 ORDER = (
     "errors", "source", "spec", "records", "xla_flags", "estimate", "cluster", "command", "console", "capture", "node",
     "check", "dialects", "engines", "shrink", "plan", "parallel", "runs", "events", "recording", "logs", "metrics",
-    "verdict", "launch", "report", "history", "contracts", "publish", "commands", "api", "cli", "__main__",
+    "verdict", "launch", "report", "history", "contracts", "publish", "serve", "commands", "api", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"errors", "spec", "records", "estimate", "xla_flags", "runs", "events", "train"}
 
@@ -218,6 +218,7 @@ except SystemExit:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     heavy = {
         "pydantic", "numpy", "yaml", "jinja2", "rich", "jax", "psutil", "platformdirs", "asyncio", "sqlite3",
+        "starlette", "uvicorn",
     }  # fmt: skip
     assert "Usage" in done.stdout
     assert heavy & {module.partition(".")[0] for module in done.stderr.split()} == set()

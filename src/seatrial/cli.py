@@ -527,6 +527,28 @@ def completion(shell: str) -> None:
 
 
 @app.command()
+@argument(
+    "folders",
+    type=FOLDER,
+    nargs=-1,
+    metavar="[FOLDER]...",
+    help="The folders that hold run directories (default: runs).",
+)
+@option("--host", default="127.0.0.1", help="The address to serve at; other machines need a token, which is printed.")
+@option("--port", type=click.IntRange(0, 65535), default=8765, help="0 takes any that is free.")
+@option("--token-file", type=FILE, metavar="FILE", help="A token of your own, for this machine as well.")
+def serve(folders: tuple[Path, ...], **how: Any) -> None:
+    """Serve a page over all runs of folders.
+
+    Those that go on, live; the history of each configuration with its changes; reports and comparisons. Nothing is
+    written into the folders. Ctrl-C ends it, with exit code 0.
+    """
+    from seatrial.commands.serve import serve as start
+
+    start(folders or (Path("runs"),), say=click.echo, **how)
+
+
+@app.command()
 def version() -> None:
     """Print Seatrial's version."""
     click.echo(__version__)

@@ -31,8 +31,8 @@ TINY = ROOT / "configs" / "native" / "tiny-text.json"
 
 # Numbers, names that are the user's own, addresses, commands of other machines.
 FREE = {
-    "fail_if_slower", "limit", "metrics_port", "pick", "price_per_device_hour", "project", "published", "python",
-    "queue_deadline", "retries", "seconds", "tokens", "url", "variables",
+    "fail_if_slower", "host", "limit", "metrics_port", "pick", "port", "price_per_device_hour", "project", "published",
+    "python", "queue_deadline", "retries", "seconds", "tokens", "url", "variables",
 }  # fmt: skip
 
 

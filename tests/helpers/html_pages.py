@@ -63,7 +63,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attributes)))
-        if tag not in ("meta", "br", "input"):
+        if tag not in ("meta", "br", "input", "link"):
             self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

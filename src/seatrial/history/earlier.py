@@ -35,9 +35,17 @@ def step_seconds_of_others(named: Sequence[Path], *, path: Path | None = None) -
     Only groups of three runs or more; none where there is no index to look into.
     """
     try:
-        groups = _groups(named, path)
+        return _step_seconds(_groups(named, path))
     except InputError:
         return []
+
+
+def step_seconds_among(rows: Sequence[IndexRow], named: Sequence[Path]) -> list[list[float]]:
+    """As `step_seconds_of_others`, of these rows."""
+    return _step_seconds(_groups_among(rows, named))
+
+
+def _step_seconds(groups: Sequence[tuple[IndexRow, list[IndexRow]]]) -> list[list[float]]:
     alike = {
         (own["fingerprint"], own["versions"]): [row for row in rows if row["versions"] == own["versions"]]
         for own, rows in groups
@@ -55,6 +63,10 @@ def _groups(named: Sequence[Path], path: Path | None) -> list[tuple[IndexRow, li
         for folder in {run.resolve().parent for run in named}:
             index.refresh(folder, levels=1)
         rows = index.rows()
+    return _groups_among(rows, named)
+
+
+def _groups_among(rows: Sequence[IndexRow], named: Sequence[Path]) -> list[tuple[IndexRow, list[IndexRow]]]:
     own = {str(run.resolve()) for run in named}
     return [
         (row, [o for o in rows if str(o["directory"]) not in own and _is_alike(o, row)])

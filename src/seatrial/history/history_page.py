@@ -30,7 +30,7 @@ def render(root: Path, titles: Sequence[str], rows: Sequence[Listed], notes: Seq
         columns=list(titles),
         numbers=NUMBERS,
         rows=[tuple(map(clean, cells)) for _, _, cells in rows],
-        outcomes=[_tone(row) for row, _, _ in rows],
+        outcomes=[tone_of(row) for row, _, _ in rows],
         notes=[clean(note) for note in notes],
         groups=groups,
         legend_of=[(each.name, each.tone, each.number) for each in drawn],
@@ -39,7 +39,7 @@ def render(root: Path, titles: Sequence[str], rows: Sequence[Listed], notes: Seq
     )
 
 
-def _configuration(row: IndexRow, others: Iterable[tuple[str, str, int]]) -> str:
+def configuration_of(row: IndexRow, others: Iterable[tuple[str, str, int]]) -> str:
     """What was run, numbered where others are called the same."""
     steps = f", {row['planned_steps']:,} steps" if row["planned_steps"] else ""
     name = clean(
@@ -49,7 +49,7 @@ def _configuration(row: IndexRow, others: Iterable[tuple[str, str, int]]) -> str
     return f"{name} ({alike + 1})" if alike else name
 
 
-def _tone(row: IndexRow) -> str:
+def tone_of(row: IndexRow) -> str:
     """How an outcome is coloured."""
     outcome = row["outcome"]
     if outcome in ("pass", "running"):
@@ -83,7 +83,7 @@ def _speeds(rows: Sequence[Listed]) -> tuple[list[dict[str, Any]], list[tuple[st
         key = (row["fingerprint"], row["device"], row["num_devices"])
         if key not in tones:
             tones[key] = (
-                _configuration(row, tones.values()),
+                configuration_of(row, tones.values()),
                 TONES[len(tones) % len(TONES)],
                 min(len(tones) // len(TONES), 3),
             )

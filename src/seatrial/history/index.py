@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from seatrial.errors import InputError, reason_of
 from seatrial.history.summary import COLUMNS, IndexRow, Value, is_run, stamp, summarise
 
 APPLICATION_ID = 0x53454154  # "SEAT": whose file it is
-VERSION = 2  # of the table; another one is rebuilt
+VERSION = 3  # of the table; another one is rebuilt
 BUSY_SECONDS = 30.0
 MOST_LEVELS = 6  # below a root, so that a root of "/" ends
 
@@ -97,10 +97,14 @@ class Index:
             if path not in known or known[path]["outcome"] == "running" or known[path]["stamp"] != stamp(Path(path))
         ]
         gone = sorted(path for path in before.keys() - set(found) if not is_run(Path(path)))
-        with self._as_input_error(), self._transaction():
-            self._database.executemany(_PUT, [_values(row) for row in fresh])
-            self._database.executemany("DELETE FROM runs WHERE directory = ?", [(os.fsencode(path),) for path in gone])
+        self.remember(fresh, gone)
         return Changes(read=tuple(str(row["directory"]) for row in fresh), gone=tuple(gone))
+
+    def remember(self, rows: Iterable[IndexRow], gone: Iterable[str] = ()) -> None:
+        """Keeps rows that were read of run directories, in the place of older ones; forgets those that are gone."""
+        with self._as_input_error(), self._transaction():
+            self._database.executemany(_PUT, [_values(row) for row in rows])
+            self._database.executemany("DELETE FROM runs WHERE directory = ?", [(os.fsencode(path),) for path in gone])
 
     def rows(self, root: Path | None = None) -> list[IndexRow]:
         """Every row, or those below a root; the newest first."""

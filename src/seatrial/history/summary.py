@@ -38,6 +38,7 @@ _NUMBERS: dict[str, tuple[str, str]] = {
     "num_devices": ("metrics", "performance.num_devices"),
     "sequence_length": ("spec", "batch.sequence_length"),
     "global_batch_size": ("spec", "batch.global_batch_size"),
+    "wall_seconds": ("metrics", "completion.wall_seconds"),
     "num_steps": ("metrics", "completion.num_steps"),
     "planned_steps": ("metrics", "completion.planned_steps"),
     "step_seconds": ("metrics", "performance.estimates.step_seconds.value"),
@@ -55,7 +56,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
 }
 COLUMNS = (
     "directory", "stamp", "name", "started_at", "outcome", "note", "rehearsal", "precision", "family", "versions",
-    "fingerprint", *_TEXTS, *_NUMBERS,
+    "fingerprint", "attempts", *_TEXTS, *_NUMBERS,
 )  # fmt: skip
 STATES = (*EXIT_CODES, "running", "not_finished", "not_judged", "unreadable")
 
@@ -97,6 +98,9 @@ def summarise(run_dir: Path, *, now: float | None = None) -> IndexRow:
         "family": _text(facts.get("family")) or _text(found["judged"].get("family")) or _text(plan.get("engine")),
         "versions": json.dumps(versions, sort_keys=True) if versions else None,
         "fingerprint": _fingerprint(spec),
+        "attempts": len(attempts)
+        if isinstance(attempts := _at(found["metrics"], "completion.attempts"), list)
+        else None,
         "started_at": _start(run_dir, started, found["status"]),
         "outcome": outcome,
         "note": note,

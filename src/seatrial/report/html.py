@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
+from html import unescape
 from importlib import resources
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,7 @@ MAX_ROWS = 50  # of a table that a run can make long
 
 _STYLES = ("uplot-1.6.32.min.css", "report.css")
 _SCRIPTS = ("uplot-1.6.32.iife.min.js", "drawing.js")
+_POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
 _TONES: dict[Outcome, str] = {"pass": "pass", "inconclusive": "inconclusive", "interrupted": "inconclusive"}
 
 
@@ -85,6 +88,14 @@ def page(template: str, scripts: tuple[str, ...], **values: Any) -> str:
     """A page from one of our templates with the style sheet and the scripts, as one, that its policy lets run."""
     style, code = _assets(_STYLES), _assets((*_SCRIPTS, *scripts))
     return _environment().get_template(template).render(policy=_policy(style, code), style=style, script=code, **values)
+
+
+def policy_of(page: str) -> str:
+    """The content security policy of a page of ours, for a server that sends it as a header, too."""
+    found = _POLICY.search(page)
+    if found is None:
+        raise ValueError("the page has no policy")
+    return unescape(found[1])
 
 
 @cache

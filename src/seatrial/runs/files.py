@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -27,6 +27,9 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
+_roots: tuple[bytes, ...] | None = None  # below which this process may read; None: everywhere
+
+
 class NotAFile(OSError):
     """A FIFO, a device or a socket stands where a regular file is expected."""
 
@@ -34,16 +37,35 @@ class NotAFile(OSError):
 def open_regular(path: Path) -> BinaryIO:
     """A regular file to read. Raises FileNotFoundError, NotAFile for anything that would block or never end, OSError.
 
-    A link is followed: reading through it shows what its reader may see anyway.
+    A link is followed: reading through it shows what its reader may see anyway; but see `confine`.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)  # a FIFO would block
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise NotAFile(f"{path.name} is not a regular file")
+        if _roots is not None and not _is_below(descriptor, _roots):
+            raise NotAFile(f"{path.name} is a link that leads out of the folders of runs")
     except BaseException:
         os.close(descriptor)
         raise
     return os.fdopen(descriptor, "rb")
+
+
+def confine(roots: Iterable[Path]) -> None:
+    """From now on, this process opens for reading only what really lies below one of the roots.
+
+    For processes that read for others, who must not see through a link what only this process's user may.
+    """
+    global _roots
+    _roots = tuple(os.path.realpath(os.fsencode(root)).rstrip(b"/") + b"/" for root in roots)
+
+
+def _is_below(descriptor: int, roots: tuple[bytes, ...]) -> bool:
+    """Asked of the open file itself, so that no link can be put in its place meanwhile."""
+    try:
+        return os.fsencode(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith(roots)
+    except OSError:
+        return False
 
 
 def read_text(path: Path) -> str:

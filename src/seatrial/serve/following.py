@@ -1,0 +1,210 @@
+"""A run that goes on, looked at again and again: its step, loss, speed, nodes, and what happened last."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from seatrial import events
+from seatrial.errors import InputError
+from seatrial.events import Checkpoint, Eval, Event, Fault, RunEnded, RunStarted, Step
+from seatrial.launch.display import STARTING, WINDOW
+from seatrial.metrics import Performance, measure
+from seatrial.report.steps import STEPS, step_rows
+from seatrial.runs.documents import Documents
+from seatrial.runs.files import open_regular, read_object
+from seatrial.runs.status import GOES_ON, STATUS_FILE, state_of
+from seatrial.spec import RunSpec
+from seatrial.verdict import show
+
+MOST_BYTES = 1 << 20  # of a file, in one look: of more, the last
+HEAD_BYTES = 64 << 10  # in which a run says that it has started
+TEXT_CHARACTERS = 160
+_SECONDS, _TOKENS, _PER_DEVICE, _MFU = (
+    [column.name for column in STEPS].index(name)
+    for name in ("seconds", "tokens_per_second_total", "tokens_per_second_per_device", "mfu")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """What is known of a run that goes on; None: not known.
+
+    `state` is one of GOES_ON, `phase` what it does before its first step. `step` counts the steps that are done;
+    `seconds` is the median of the last ones, as far as events tell it, and speed and `eta_seconds` follow from it.
+    `step_at`, `event_at` and `heartbeat` are seconds since the epoch. `nodes_up` are the nodes whose processes run, of
+    `nodes`.
+    """
+
+    directory: str
+    state: str
+    phase: str
+    step: int
+    planned: int | None
+    loss: float | None
+    seconds: float | None
+    tokens_per_second: float | None
+    tokens_per_second_per_device: float | None
+    mfu: float | None
+    eta_seconds: float | None
+    step_at: float | None
+    heartbeat: float | None
+    nodes_up: int
+    nodes: int
+    event: str
+    event_at: float | None
+    attempt: int
+    is_trouble: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data; a loss that is not finite is text."""
+        plain: dict[str, Any] = events.encode(asdict(self))
+        return plain
+
+
+class Tail:
+    """The new lines of a growing file that another user may have made: regular files only, and a bounded amount."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._file = path, 0, (0, 0)
+
+    def read(self) -> Iterator[Event]:
+        """The events whose lines were completed since the last look; of a file that is replaced, all over again."""
+        try:
+            with open_regular(self._path) as file:
+                found = os.fstat(file.fileno())
+                if (found.st_dev, found.st_ino) != self._file or found.st_size < self._offset:
+                    self._file, self._offset = (found.st_dev, found.st_ino), 0
+                parts = [b""]
+                if found.st_size - self._offset > MOST_BYTES:
+                    if self._offset == 0:
+                        parts.append(file.read(HEAD_BYTES).rpartition(b"\n")[0])
+                    self._offset = found.st_size - MOST_BYTES
+                    file.seek(self._offset)
+                    self._offset += len(file.readline(MOST_BYTES))
+                file.seek(self._offset)
+                complete, newline, _ = file.read(MOST_BYTES).rpartition(b"\n")
+        except OSError:  # not there yet, or nothing to be read
+            return
+        self._offset += len(complete) + len(newline)
+        for line in b"\n".join([*parts, complete]).decode("utf-8", "replace").split("\n"):
+            with suppress(ValueError):  # judging says what is wrong with a damaged line
+                yield events.loads(line)
+
+
+class Following:
+    """One run, from look to look."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._tails = [Tail(run_dir / f"events-{name}.jsonl") for name in ("0", "launcher")]
+        self._spec: RunSpec | None = None
+        with suppress(InputError):
+            self._spec = Documents(run_dir).spec()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is known of the attempt yet."""
+        self._performance: Performance | None = measure([], self._spec).performance if self._spec else None
+        self._planned: int | None = None
+        self._last: Step | None = None
+        self._seconds: list[float] = []
+        self._event: Event | None = None
+        self._attempt = 1
+
+    def look(self, now: float) -> Live | None:
+        """The run as it is now; None if it is over, or its status cannot be read."""
+        try:
+            status = read_object(self._run_dir / STATUS_FILE)
+        except (OSError, ValueError):
+            return None
+        state = state_of(self._run_dir, status, now)
+        if state not in GOES_ON:
+            return None
+        for tail in self._tails:
+            for event in tail.read():
+                self._see(event)
+        return self._as_live(status, state)
+
+    def _see(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._begin()
+            self._attempt, self._planned = event.attempt, event.planned_steps
+            self._performance = measure([event], self._spec).performance
+        if isinstance(event, Step):
+            if self._last is not None and event.seconds:  # the first one is slower
+                self._seconds = [*self._seconds, event.seconds][-WINDOW:]
+            self._last = event
+        elif self._event is None or event.wall_time >= self._event.wall_time:
+            self._event = event
+
+    def _as_live(self, status: Mapping[str, Any], state: str) -> Live:
+        planned = min(
+            (
+                n
+                for n in (self._planned, self._spec and self._spec.step_limit, _whole(status.get("planned_steps")))
+                if n
+            ),
+            default=None,
+        )
+        last = self._last
+        step = max(-1 if last is None else last.step, _whole(status.get("last_step"), -1)) + 1
+        seconds = statistics.median(self._seconds) if self._seconds else None
+        row: tuple[Any, ...] = (None,) * len(STEPS)
+        if last is not None and seconds is not None:
+            (row,) = step_rows([[replace(last, seconds=seconds)]], self._performance)
+        processes = [each for each in _list(status.get("processes")) if isinstance(each, dict)]
+        hosts = {str(each.get("host")) for each in processes}
+        down = {str(each.get("host")) for each in processes if each.get("state") != "running" or each.get("suspended")}
+        said = STARTING.fullmatch(str(processes[0].get("last_line"))) if processes and not step else None
+        return Live(
+            directory=str(self._run_dir),
+            state=state,
+            phase=said[1] if said else "",
+            step=step,
+            planned=planned,
+            loss=None if last is None else last.loss,
+            seconds=seconds,
+            tokens_per_second=row[_TOKENS],
+            tokens_per_second_per_device=row[_PER_DEVICE],
+            mfu=row[_MFU],
+            eta_seconds=seconds * max(0, planned - step) if seconds and planned else None,
+            step_at=last.wall_time if last else None,
+            heartbeat=_real(status.get("heartbeat")),
+            nodes_up=len(hosts - down),
+            nodes=max(len(hosts), self._spec.topology.num_nodes if self._spec else 0),
+            event=_told(self._event)[:TEXT_CHARACTERS] if self._event else "",
+            event_at=self._event.wall_time if self._event else None,
+            attempt=self._attempt,
+            is_trouble=isinstance(self._event, Fault),
+        )
+
+
+def _told(event: Event) -> str:
+    """An event in a few words."""
+    if isinstance(event, Checkpoint):
+        return f"checkpoint {'saved' if event.action == 'save' else 'restored'} at step {event.step}"
+    if isinstance(event, Eval):
+        return f"evaluation at step {event.step}" + ("" if event.loss is None else f": loss {show(event.loss)}")
+    if isinstance(event, Fault):
+        return f"{event.fault.replace('_', ' ')}: {event.text or event.where}"
+    if isinstance(event, RunEnded):
+        return f"ended: {event.reason.replace('_', ' ')}"
+    return f"attempt {event.attempt} started" if isinstance(event, RunStarted) and event.attempt > 1 else "started"
+
+
+def _whole(value: Any, otherwise: int = 0) -> int:
+    return value if type(value) is int and abs(value) < 2**53 else otherwise
+
+
+def _real(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) and abs(value) < 2**53 else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
