@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -92,6 +93,28 @@ def test_each_target_says_what_its_step_does(target):
     # in float32, whatever is split over fsdp, once a pass: matrices of both layers, both tables
     matrices = MODEL.num_layers * MODEL.hidden_dim * (2 * 512 + 2 * 256 + 3 * MODEL.ffn_dim)
     assert summed == pytest.approx(4 * passes * (matrices + 2 * MODEL.vocab_size * MODEL.hidden_dim) / 2, rel=0.01)
+
+
+def program_of(spec: RunSpec) -> str:
+    text: str = compiled_step(spec, "h200")[0].as_text()
+    return text
+
+
+def temporaries(spec: RunSpec) -> int:
+    size: int = compiled_step(spec, "h200")[0].memory_analysis().temp_size_in_bytes
+    return size
+
+
+@pytest.mark.parametrize("scan", [True, False])
+@pytest.mark.parametrize(("remat", "forward"), [("minimal_with_context", 1), ("minimal", 2)])
+def test_attention_whose_context_is_kept_runs_forward_once(remat, forward, scan):
+    """cuDNN's backward pass wants the log-sum-exp, too, which has no name of its own."""
+    spec = replace(spec_of(Precision()), execution=Execution(remat=remat, scan_layers=scan))
+    found = describe(spec, "h200")["program"]["kernels"]
+    times = {each["kind"]: each["times"] for each in found}
+    layers = MODEL.num_layers * spec.accumulation_steps
+    assert times["cuDNN attention, forward"] == forward * layers
+    assert times["cuDNN attention, backward"] == layers
 
 
 @pytest.mark.parametrize(("gib", "spec"), COMPILED)
