@@ -117,6 +117,19 @@ def test_attention_whose_context_is_kept_runs_forward_once(remat, forward, scan)
     assert times["cuDNN attention, backward"] == layers
 
 
+def test_micro_batches_add_to_one_tree_of_gradients():
+    """Those of the layers lie in memory once, however many micro-batches there are."""
+    model = replace(MODEL, num_layers=32)
+    of_layers = 4 * model.num_layers * MODEL.hidden_dim * (2 * 512 + 2 * 256 + 3 * MODEL.ffn_dim)
+
+    def spec(sequences: int) -> RunSpec:
+        batch = Batch(sequence_length=1024, global_batch_size=sequences, micro_batch_size=1)
+        return make_spec(model=model, batch=batch, precision=Precision(), execution=Execution(remat="full"))
+
+    more = temporaries(spec(4)) - temporaries(spec(1))
+    assert more < 0.3 * of_layers
+
+
 @pytest.mark.parametrize(("gib", "spec"), COMPILED)
 def test_the_memory_of_a_step_is_what_the_table_says(gib, spec):
     """Other versions of XLA place buffers a little differently; more than that is for the estimate to follow."""

@@ -27,7 +27,7 @@ from seatrial.estimate.layer_memory import (
     layers_in_flight,
     uses_cudnn,
 )
-from seatrial.spec import RunSpec
+from seatrial.spec import QUANTIZATIONS, RunSpec
 
 CHUNK_TOKENS = 1024  # whose logits are held at once by Seatrial's own trainer; on a CPU it holds fewer
 # Of our own trainer, while the backward pass of a layer runs: how many tensors of each size there are at once. Found by
@@ -243,9 +243,23 @@ class OwnMemory:
             each = 2 * self.layers * BYTES["float32"]
         elif spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
             each = self.layers / virtual * BYTES["float32"]
+        elif spec.accumulation_steps > 1:  # in place, the gradients of layers that are scanned are a layer's
+            in_place = adds_in_place(spec) and spec.execution.scan_layers
+            each = (self.held - self.layers * in_place) * BYTES[spec.precision.params_dtype]
         else:
-            each = self.held * BYTES[spec.precision.params_dtype] if spec.accumulation_steps > 1 else 0.0
+            each = 0.0
         return each / spec.mesh["fsdp"]
+
+
+def adds_in_place(spec: RunSpec) -> bool:
+    """True if the backward pass adds a micro-batch's gradients to their sum by itself; the trainer goes by this, too.
+
+    JAX can do so where both have the same format, and where the largest values of fp8 do not come back beside them.
+    """
+    precision = spec.precision
+    delayed = QUANTIZATIONS.get(precision.quantization or "", "").startswith("delayed")
+    several = spec.accumulation_steps > 1 and spec.mesh["pipeline"] == 1
+    return several and precision.gradient_dtype == precision.params_dtype and not delayed
 
 
 def _between_stages(spec: RunSpec, tokens: float) -> float:

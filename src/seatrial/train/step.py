@@ -4,6 +4,7 @@ clipping, update. `trainer` makes programs of it."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from seatrial.estimate.own_memory import adds_in_place
 from seatrial.spec import RunSpec
 from seatrial.train import fp8, sharding
 from seatrial.train.model import Decoder
@@ -118,12 +120,6 @@ def accumulate(
         total, others = _loss_sums(fp8.beside(*given), passed, key, setup)
         return total, {"loss": total} | others
 
-    def one_pass(carry: Any, passed: Pass) -> tuple[Any, None]:
-        (gradients, seen), metrics = jax.grad(of_pass, has_aux=True)((params, earlier), passed)
-        sums = jax.tree.map(lambda total, x: (total + x.astype(jnp.float32)).astype(total.dtype), carry[:2],
-                            (metrics, gradients))  # fmt: skip
-        return (*sums, jax.tree.map(jnp.maximum, carry[2], seen)), None
-
     passes = _passes(batch, setup)
     metrics = jax.eval_shape(lambda one: of_pass((params, earlier), one)[1], jax.tree.map(lambda x: x[0], passes))
     formats = (jnp.float32, DTYPES[setup.spec.precision.gradient_dtype], jnp.float32)
@@ -131,8 +127,33 @@ def accumulate(
         jax.tree.map(lambda x, dtype=dtype: jnp.zeros(x.shape, dtype), tree)
         for tree, dtype in zip((metrics, params, earlier), formats, strict=True)
     )
+    if adds_in_place(setup.spec):
+        return _accumulate_in_place(lambda p, passed: of_pass((p, earlier), passed), params, zeros, passes)
+
+    def one_pass(carry: Any, passed: Pass) -> tuple[Any, None]:
+        (gradients, seen), metrics = jax.grad(of_pass, has_aux=True)((params, earlier), passed)
+        sums = jax.tree.map(lambda total, x: (total + x.astype(jnp.float32)).astype(total.dtype), carry[:2],
+                            (metrics, gradients))  # fmt: skip
+        return (*sums, jax.tree.map(jnp.maximum, carry[2], seen)), None
+
     total: tuple[Metrics, Params, fp8.Amax] = lax.scan(one_pass, zeros, passes)[0]
     return total
+
+
+def _accumulate_in_place(
+    of_pass: Callable[[Params, Pass], Sums], params: Params, zeros: tuple[Any, ...], passes: Pass
+) -> tuple[Metrics, Params, fp8.Amax]:
+    """`accumulate`, where each layer's backward pass adds to the sum, so that there is no other tree of gradients."""
+    metrics, gradients, seen = zeros
+    sums = jax.tree.map(jax.new_ref, gradients)
+
+    def one_pass(before: Metrics, passed: Pass) -> tuple[Metrics, None]:
+        total, back, metrics = jax.vjp(lambda p: of_pass(p, passed), params, has_aux=True)
+        back.with_refs(sums)(jnp.ones_like(total))
+        return jax.tree.map(lambda x, y: x + y.astype(jnp.float32), before, metrics), None
+
+    metrics = lax.scan(one_pass, metrics, passes)[0]
+    return metrics, jax.tree.map(jax.ref.freeze, sums), seen
 
 
 # --- update -----------------------------------------------------------------------------------------------------------
