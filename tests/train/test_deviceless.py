@@ -130,6 +130,19 @@ def test_micro_batches_add_to_one_tree_of_gradients():
     assert more < 0.3 * of_layers
 
 
+@pytest.mark.parametrize("scan", [True, False])
+def test_one_kernel_updates_a_parameter_and_both_moments(scan):
+    """28 bytes for each parameter: what the update writes at the top level, it writes by threes."""
+    batch = Batch(sequence_length=1024, global_batch_size=2, micro_batch_size=2)
+    execution = Execution(remat="none", scan_layers=scan)
+    text = program_of(make_spec(model=MODEL, batch=batch, precision=Precision(), execution=execution))
+    entry = text[text.index("\nENTRY ") :]
+    updates = re.findall(r"= (\(.*?\)|\S+) fusion\(.*op_name=\"jit\(train_step\)/(?:sub|add)\"", entry)
+    written = [Counter(re.findall(r"f32\[\d+,[\d,]+\]", kinds)) for kinds in updates]
+    assert sum(sum(each.values()) for each in written) == 3 * (len("qkvogud") + len("eh") + 2)  # and norms of layers
+    assert all(number % 3 == 0 for each in written for number in each.values())
+
+
 @pytest.mark.parametrize(("gib", "spec"), COMPILED)
 def test_the_memory_of_a_step_is_what_the_table_says(gib, spec):
     """Other versions of XLA place buffers a little differently; more than that is for the estimate to follow."""

@@ -17,7 +17,7 @@ from seatrial.spec import RunSpec
 from seatrial.train import fp8, sharding
 from seatrial.train.model import Decoder
 from seatrial.train.objectives import Head, Objective, Sums, answer_log_probabilities
-from seatrial.train.optimizer import Algorithm, Now, clip_scale, tensor_of
+from seatrial.train.optimizer import Algorithm, Now, apart_on, clip_scale, tensor_of
 from seatrial.train.params import Declaration, Declarations, Params
 from seatrial.train.pipeline import forward
 from seatrial.train.precision import DTYPES, ROUNDING
@@ -56,6 +56,7 @@ class Setup:
     head: Head
     objective: Objective
     optimizer: Algorithm
+    backend: str
 
 
 def train_step(state: State, batch: Batch, setup: Setup) -> tuple[State, Metrics]:
@@ -176,7 +177,7 @@ def update(
             sharding.take_shard(param, place.rest, place.optimizer).astype(jnp.float32),
             (gradient * scale).astype(jnp.float32),
             {name: slot.astype(jnp.float32) for name, slot in zip(row.slots, slots, strict=True)},
-            Now(step=state["step"], rate=rate, decay=decay, tensor=tensor),
+            Now(step=state["step"], rate=rate, decay=decay, tensor=tensor, apart=apart_on(setup.backend)),
             spec.optimizer,
         )
         written = [
@@ -186,6 +187,8 @@ def update(
         p = _stored(p, param.dtype, leaf, place.optimizer, key[1], setup)
         return sharding.gather(p, place.optimizer, place.rest), *written
 
+    if setup.backend != "cpu":  # put together of those of the layers once, and not for each of the update's outputs
+        gradients = jax.tree.map(lax.optimization_barrier, gradients)
     trees = (state["params"], gradients, rates, keys, *(state["slots"][name] for name in row.slots))
     updated = jax.tree.map(one, setup.declarations, setup.decoder.placements, *trees)
     parts = jax.tree.structure((0,) * (1 + len(row.slots)))

@@ -96,6 +96,7 @@ def make_setup(spec: RunSpec, backend: str) -> Setup:
         head=Head(placement=table, rules=rules, products=products, tied=tied, vocab_size=vocab_size),
         objective=OBJECTIVES[spec.objective.kind],
         optimizer=make_optimizer(spec.optimizer),
+        backend=backend,
     )
 
 
