@@ -16,7 +16,7 @@ import jax
 import pytest
 
 from seatrial.estimate.compiled import TARGETS
-from seatrial.estimate.own_memory import CHUNK_TOKENS
+from seatrial.estimate.own_memory import CHUNK_TOKENS, chunk_tokens
 from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
 from seatrial.train.compile import compiled_step, describe
 from tests.helpers.compiled import COMPILED, JAX
@@ -141,6 +141,15 @@ def test_one_kernel_updates_a_parameter_and_both_moments(scan):
     written = [Counter(re.findall(r"f32\[\d+,[\d,]+\]", kinds)) for kinds in updates]
     assert sum(sum(each.values()) for each in written) == 3 * (len("qkvogud") + len("eh") + 2)  # and norms of layers
     assert all(number % 3 == 0 for each in written for number in each.values())
+
+
+def test_the_head_takes_as_many_tokens_at_once_as_gradients_leave_room_for():
+    """The head's gradient is read and written by each chunk, which takes as long as a fifth of the chunk's products."""
+    batch = Batch(sequence_length=8192, global_batch_size=1, micro_batch_size=1)
+    for layers, chunk in ((2, CHUNK_TOKENS), (16, 4 * CHUNK_TOKENS)):
+        spec = make_spec(model=replace(MODEL, num_layers=layers), batch=batch, execution=Execution(remat="full"))
+        assert chunk_tokens(spec) == chunk
+        assert f"f32[{chunk},{MODEL.vocab_size}]" in program_of(spec)
 
 
 @pytest.mark.parametrize(("gib", "spec"), COMPILED)

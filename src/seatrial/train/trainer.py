@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
+from seatrial.estimate.own_memory import chunk_tokens
 from seatrial.spec import Dropout, RunSpec, uneven_splits
 from seatrial.train import fp8, sharding
 from seatrial.train.attention import make_attention
@@ -87,13 +88,14 @@ def make_setup(spec: RunSpec, backend: str) -> Setup:
         chunks=chunks_per_stage(spec),
     )
     tied, vocab_size = spec.model.tied_embeddings, spec.model.vocab_size
+    of_head = products if backend == "cpu" else replace(products, logits_tokens=chunk_tokens(spec))
     table = places["embedding" if tied else "head"]
     return Setup(
         spec=spec,
         declarations=declarations,
         layers=jnp.asarray(layer_order(spec)),
         decoder=decoder,
-        head=Head(placement=table, rules=rules, products=products, tied=tied, vocab_size=vocab_size),
+        head=Head(placement=table, rules=rules, products=of_head, tied=tied, vocab_size=vocab_size),
         objective=OBJECTIVES[spec.objective.kind],
         optimizer=make_optimizer(spec.optimizer),
         backend=backend,
