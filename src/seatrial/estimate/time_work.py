@@ -254,5 +254,6 @@ class _Count:
             hidden = self.tokens * self.model.hidden_dim / self.between * self.compute
             turns = 2 * passes * spec.parallelism.virtual_pipeline
             yield Collective(axis="pipeline", kind="permute", total_bytes=hidden, times=turns)
-        if is_scaled_over_devices(spec):
-            yield Collective(axis="scales", kind="all-reduce", total_bytes=4.0, times=SCALES_OF_LAYER * layers)
+        if is_scaled_over_devices(spec):  # our own trainer looks for the largest values of all weights at once
+            times = float(mesh["fsdp"] > 1) if self.own else SCALES_OF_LAYER * layers
+            yield Collective(axis="scales", kind="all-reduce", total_bytes=4.0, times=times)

@@ -117,8 +117,10 @@ def accumulate(
 ) -> tuple[Metrics, Params, fp8.Amax]:
     """This device's part of the sums and their gradients over all passes, and the largest values seen by fp8."""
 
+    weights = fp8.shared(params, setup.spec, setup.decoder.placements)
+
     def of_pass(given: tuple[Params, fp8.Amax], passed: Pass) -> Sums:
-        total, others = _loss_sums(fp8.beside(*given), passed, key, setup)
+        total, others = _loss_sums(fp8.beside(given[0], given[1] | weights), passed, key, setup)
         return total, {"loss": total} | others
 
     passes = _passes(batch, setup)
