@@ -10,7 +10,6 @@ import importlib.util
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import jax
 import pytest
@@ -44,9 +43,10 @@ def custom_calls(spec: RunSpec) -> Counter[str]:
     return Counter(re.findall(r'custom_call_target="([^"]+)"', text))
 
 
-def spec_of(precision: Precision, mesh: dict[str, int] | None = None, **changes: Any) -> RunSpec:
+def spec_of(precision: Precision, mesh: dict[str, int] | None = None, scan: bool = True) -> RunSpec:
     batch = Batch(sequence_length=1024, global_batch_size=8, micro_batch_size=2)
-    return make_spec(mesh, model=MODEL, batch=batch, precision=precision, execution=Execution(remat="none"), **changes)
+    execution = Execution(remat="none", scan_layers=scan)
+    return make_spec(mesh, model=MODEL, batch=batch, precision=precision, execution=execution)
 
 
 LINEAR = 3 * 7  # forward, and the gradients of both operands, of the matrices of a layer
@@ -73,6 +73,14 @@ def test_every_product_of_a_layer_runs_on_the_fp8_units(name, mesh):
     assert calls["__cublas$lt$matmul$f8"] >= LINEAR  # more where XLA takes a turn out of the loop over layers
     assert calls["__cublas$lt$matmul"] == 3  # the output head
     assert calls["__cudnn$fmhaSoftmaxBackward"] >= 1
+
+
+def test_gradients_wait_for_fp8_in_bfloat16():
+    """XLA would keep those of gate and up in float32, between the activation's backward pass and their rounding."""
+    text = program_of(spec_of(Precision(quantization="te_fp8_currentscaling"), scan=False))
+    of_ffn = rf"f32\[2,1024,{MODEL.ffn_dim}\]"
+    assert re.search(of_ffn, text)  # within fusions
+    assert not re.search(rf"= \(?[^=]*{of_ffn}[^=]*\)? fusion\(", text)
 
 
 def test_current_scales_are_agreed_on_once_a_step():

@@ -173,6 +173,7 @@ def _backward(
     placement: Placement, fp8: Fp8, residuals: tuple[Any, ...], g: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     x, w, earlier_3, seen, scales = residuals
+    g = fp8.products.in_its_format(g)
     seen_3 = jnp.stack([*seen, largest(g)])
     delayed = fp8.recipe.delayed and earlier_3 is not None
     scale = fp8.scale(seen_3[2], earlier_3[2] if delayed else None, fp8.recipe.gradients)

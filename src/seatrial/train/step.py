@@ -151,6 +151,7 @@ def _accumulate_in_place(
     sums = jax.tree.map(jax.new_ref, gradients)
 
     def one_pass(before: Metrics, passed: Pass) -> tuple[Metrics, None]:
+        back: Any  # its type in JAX's annotations, a callable, lacks the method
         total, back, metrics = jax.vjp(lambda p: of_pass(p, passed), params, has_aux=True)
         back.with_refs(sums)(jnp.ones_like(total))
         return jax.tree.map(lambda x, y: x + y.astype(jnp.float32), before, metrics), None
