@@ -92,7 +92,7 @@ class Shape:
 
 
 def shapes_for(device: str | None) -> dict[str, Shape]:
-    """The shapes of a device; small ones where it is not known. The cut has the most layers that fit if nothing is recomputed."""
+    """The shapes of a device; small ones where it is not known. The cut is what fits if nothing is recomputed."""
     if device is None:
         each = Shape(model=TINY, sequences=2, length=128)
         return {CUT: each, WHOLE: replace(each, scan=True), SMALL: replace(each, model=replace(TINY, head_dim=32))}

@@ -120,13 +120,19 @@ def test_attention_that_holds_its_scores_needs_them_all() -> None:
 
 
 def test_our_own_trainer_adds_gradients_of_a_pass_to_their_sum() -> None:
-    """Counted by hand: as much again as the gradients; of a pipeline, the layers of a stage or of its chunk.
+    """Counted by hand: of the tables, since each layer adds its own, and where formats differ, as much again as the
+    gradients; of a pipeline, the layers of a stage or of its chunk.
 
     Without fsdp, XLA copies weights and gradients of a stage with several chunks into the order of the chunks.
     """
     one, four = (memory.per_device(spec_of("llama3.1-8b", 1, 8192, accumulate=n, fsdp=8), "native") for n in (1, 4))
-    assert four.gradients_bytes == 2 * one.gradients_bytes
-    assert four.total_bytes - one.total_bytes == one.gradients_bytes
+    assert four.gradients_bytes - one.gradients_bytes == 2 * 4 * 128256 * 4096 / 8
+    assert four.total_bytes - one.total_bytes == 2 * 4 * 128256 * 4096 / 8
+    several = spec_of("llama3.1-8b", 1, 8192, accumulate=4, fsdp=8)
+    apart = replace(several, precision=replace(several.precision, gradient_dtype="bfloat16"))
+    assert memory.per_device(apart, "native").gradients_bytes == 1.5 * one.gradients_bytes
+    delayed = replace(several, precision=replace(several.precision, quantization="fp8"))
+    assert memory.per_device(delayed, "native").gradients_bytes == 2 * one.gradients_bytes
     stages = spec_of("llama3.1-8b", 1, 8192, accumulate=8, pipeline=4)
     held = memory.per_device(stages, "native")
     layers = held.parameters_bytes - 2 * 4 * 128256 * 4096  # but both tables

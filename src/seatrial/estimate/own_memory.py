@@ -242,8 +242,8 @@ class OwnMemory:
         spec, table = self.spec, self.head * BYTES["float32"]
         is_tied, is_staged = spec.model.tied_embeddings, spec.mesh["pipeline"] > 1
         if spec.mesh["fsdp"] > 1:
-            if spec.execution.scan_layers and self.tokens <= chunk_tokens(spec) and not is_staged:
-                return 0.0  # without a loop over chunks, XLA makes the head's gradient late, too
+            if spec.execution.scan_layers and self.tokens <= CHUNK_TOKENS and not is_staged:
+                return 0.0  # without a loop over chunks, XLA makes the head's gradient late, too; of more, not always
             return table if is_tied or is_staged else 2 * table
         if is_tied:  # two gradients are added, and then to the sum of all passes
             return table if spec.accumulation_steps > 1 else 0.0
