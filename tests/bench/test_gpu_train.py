@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "bench" / "gpu_train.py"
+SCRIPT = Path(__file__).parents[2] / "bench" / "gpu_train.py"
 
 
 @pytest.fixture(scope="module")
