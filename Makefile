@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE := $(VENV)/coverage
 PARALLEL := --numprocesses auto --dist worksteal
-BENCHES := $(filter-out bench/record.py bench/gpu_smoke.py bench/plan_compile.py,$(wildcard bench/*.py))
+BENCHES := $(filter-out bench/record.py bench/gpu_train.py bench/plan_compile.py,$(wildcard bench/*.py))
 
 # A marker per extra, so that `make demo` waits for jax only, and not for what the tests need.
 INSTALLED := $(VENV)/.installed-

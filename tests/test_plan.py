@@ -240,8 +240,8 @@ def test_only_what_fits_this_machine_is_suggested(
 @pytest.mark.parametrize(
     ("machine", "why"),
     [
-        (SMALL_MACHINE, "needs about 151.7 GiB of its memory, and there are 24.0 GiB"),
-        (gpus(4, 24), "needs about 47.8 GiB of each of its 4 nvidia accelerators, and there is 21.6 GiB"),
+        (SMALL_MACHINE, "needs about 125.9 GiB of its memory, and there are 24.0 GiB"),
+        (gpus(4, 24), "needs about 41.3 GiB of each of its 4 nvidia accelerators, and there is 21.6 GiB"),
     ],
 )
 def test_a_collapse_that_cannot_fit_is_refused(machine: Machine, why: str) -> None:

@@ -32,10 +32,10 @@ def test_our_own_trainer_s_memory_is_what_the_compiler_says(gib: float, spec: Ru
 
 # By draw and split: how many steps, how many within 5%, the lowest and the highest error.
 NEAR: dict[tuple[int, str], tuple[int, int, float, float]] = {
-    (2026, "calibration"): (56, 56, -0.05, 0.04),
-    (2026, "held back"): (64, 50, -0.43, 0.70),
-    (2027, "calibration"): (49, 44, -0.06, 0.07),
-    (2027, "held back"): (41, 36, -0.13, 0.17),
+    (2026, "calibration"): (42, 42, -0.05, 0.04),
+    (2026, "held back"): (48, 36, -0.43, 0.70),
+    (2027, "calibration"): (43, 39, -0.06, 0.07),
+    (2027, "held back"): (17, 15, -0.02, 0.17),
 }
 
 
@@ -53,7 +53,7 @@ def test_the_estimate_is_as_near_to_compiled_steps_as_the_page_says(draw: int, s
 def test_scanned_steps_without_a_pipeline_are_nearer() -> None:
     """Of the first draw's held-back rows: none far too low."""
     off = compiled_memory.errors(compiled_memory.read(), "held back", "scanned, no pipeline", 2026)
-    assert (sum(abs(each) <= 0.05 for each in off), len(off)) == (45, 48)
+    assert (sum(abs(each) <= 0.05 for each in off), len(off)) == (33, 35)
     assert off[0] > -0.07
     assert off[-1] < 0.14
 
@@ -120,13 +120,19 @@ def test_attention_that_holds_its_scores_needs_them_all() -> None:
 
 
 def test_our_own_trainer_adds_gradients_of_a_pass_to_their_sum() -> None:
-    """Counted by hand: as much again as the gradients; of a pipeline, the layers of a stage or of its chunk.
+    """Counted by hand: of the tables, since each layer adds its own, and where formats differ, as much again as the
+    gradients; of a pipeline, the layers of a stage or of its chunk.
 
     Without fsdp, XLA copies weights and gradients of a stage with several chunks into the order of the chunks.
     """
     one, four = (memory.per_device(spec_of("llama3.1-8b", 1, 8192, accumulate=n, fsdp=8), "native") for n in (1, 4))
-    assert four.gradients_bytes == 2 * one.gradients_bytes
-    assert four.total_bytes - one.total_bytes == one.gradients_bytes
+    assert four.gradients_bytes - one.gradients_bytes == 2 * 4 * 128256 * 4096 / 8
+    assert four.total_bytes - one.total_bytes == 2 * 4 * 128256 * 4096 / 8
+    several = spec_of("llama3.1-8b", 1, 8192, accumulate=4, fsdp=8)
+    apart = replace(several, precision=replace(several.precision, gradient_dtype="bfloat16"))
+    assert memory.per_device(apart, "native").gradients_bytes == 1.5 * one.gradients_bytes
+    delayed = replace(several, precision=replace(several.precision, quantization="fp8"))
+    assert memory.per_device(delayed, "native").gradients_bytes == 2 * one.gradients_bytes
     stages = spec_of("llama3.1-8b", 1, 8192, accumulate=8, pipeline=4)
     held = memory.per_device(stages, "native")
     layers = held.parameters_bytes - 2 * 4 * 128256 * 4096  # but both tables

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import pytest
 
-from seatrial.estimate import layer_memory, memory
+from seatrial.estimate import layer_memory, memory, own_memory
 from seatrial.spec import Batch, Dropout, Execution, ModelSpec
 from seatrial.train.mesh import make_mesh
 from seatrial.train.precision import PRODUCTS
@@ -61,4 +61,4 @@ def test_what_is_held_at_rest_is_exact_and_the_whole_is_near(mesh: dict[str, int
 
 def test_the_tables_are_the_trainer_s() -> None:
     assert {*layer_memory.KEPT, "none"} == set(REMAT)
-    assert PRODUCTS["gpu"].logits_tokens == memory.CHUNK_TOKENS
+    assert PRODUCTS["gpu"].logits_tokens == own_memory.CHUNK_TOKENS

@@ -18,7 +18,7 @@ from transformers.optimization import Adafactor
 from seatrial.spec import Algorithm, Optimizer, Precision
 from seatrial.train.data.examples import FIELDS
 from seatrial.train.mesh import make_mesh
-from seatrial.train.optimizer import OPTIMIZERS, Now, Tensor, clip_scale, make_optimizer
+from seatrial.train.optimizer import OPTIMIZERS, Now, Tensor, apart_on, clip_scale, make_optimizer
 from seatrial.train.trainer import make_trainer
 from tests.helpers.trainer import TINY, make_spec, run_steps
 
@@ -247,3 +247,25 @@ def test_the_embedding_and_the_head_may_have_a_rate_of_their_own():
     for name, part in both.items():
         same = fast if name in ("embedding", "head") else slow
         jax.tree.map(np.testing.assert_array_equal, part, same[name])
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - {"adafactor"}))  # which has no slot of the parameter's size
+def test_only_on_a_cpu_a_barrier_stands_between_slots_and_parameter(name):
+    """XLA:CPU copies donated buffers without one; on a GPU it would be another kernel that reads the slots again."""
+    row, shape = OPTIMIZERS[name], (4, 8)
+    tensor = Tensor(shape=shape, split=((), ()), dims=(0, 1))
+
+    def barriers(backend: str) -> int:
+        def update(p, g, slots):
+            now = Now(step=jnp.int32(1), rate=jnp.float32(0.1), decay=0.1, tensor=tensor, apart=apart_on(backend))
+            return row.update(p, g, slots, now, Optimizer(algorithm=name))
+
+        x = jnp.ones(shape)
+        slots = {
+            slot: jnp.ones([1 if dim in ones((0, 1)) else shape[dim] for dim in (0, 1)])
+            for slot, ones in row.slots.items()
+        }
+        return str(jax.make_jaxpr(update)(x, x, slots)).count("optimization_barrier")
+
+    assert barriers("cpu") >= 1
+    assert barriers("cuda") == 0

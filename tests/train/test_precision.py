@@ -103,7 +103,7 @@ def test_the_products_are_those_of_the_rounded_operands_and_near_the_exact_ones(
     # as if the step before had seen the same: a delayed scale is then that of the tensor itself
     earlier = np.array([np.abs(t.astype(np.float32)).max() for t in (x, w, g)], np.float32)
     given = earlier if RECIPES[recipe].delayed else None
-    rule = Fp8(RECIPES[recipe], PRODUCTS[row], ())
+    rule = Fp8(RECIPES[recipe], PRODUCTS[row])
 
     @jax.jit
     def run(x, w, given, g):
@@ -130,7 +130,7 @@ def test_the_products_are_those_of_the_rounded_operands_and_near_the_exact_ones(
 
 
 def test_without_a_history_scales_are_one():
-    rule = Fp8(RECIPES["delayed"], PRODUCTS["reference"], ())
+    rule = Fp8(RECIPES["delayed"], PRODUCTS["reference"])
     product = jax.jit(lambda earlier: linear_fp8(jnp.full((4, 8), 1e3), jnp.full((8, 2), 0.25), earlier, ALONE, rule))
     assert float(product(jnp.zeros(3))[0, 0]) == 8 * 448 * 0.25  # beyond the range: the largest value
     assert float(product(jnp.array([1e3, 1.0, 0.0]))[0, 0]) == 8 * 1024 * 0.25
@@ -142,7 +142,7 @@ def test_a_history_forgets_the_oldest_step_and_what_is_not_finite():
     later = fp8.remember(history, {"up": jnp.ones((2, 3))}, ())
     assert later["up"].shape == history["up"].shape
     np.testing.assert_array_equal(fp8.remembered(later)["up"], np.array([[4.0, 1, 1], [1, 1, 1]], np.float32))
-    rule = Fp8(RECIPES["delayed"], PRODUCTS["reference"], ())
+    rule = Fp8(RECIPES["delayed"], PRODUCTS["reference"])
     x, w = jnp.full((4, 8), jnp.inf), jnp.ones((8, 2))
     seen = jax.jit(jax.grad(lambda earlier: linear_fp8(x, w, earlier, ALONE, rule).sum()))(jnp.ones(3))
     np.testing.assert_array_equal(seen, np.array([0, 1, 1], np.float32))

@@ -52,9 +52,9 @@ def layer_activations(spec: RunSpec, own: bool) -> float:
     kept = layer_kept(spec, remat) * compute
     again = _recomputed(spec)
     if remat not in ("none", "selective") or "layer" in again:
-        # cuDNN's backward pass wants more of the forward pass than its result, so that is computed again, and not kept.
-        unused = own and uses_cudnn(spec) and "context" in KEPT.get(remat, ())
-        return kept - (layer_sizes(spec)["context"] * compute if unused else 0.0)
+        # Beside its result, the backward pass of our own attention wants a log-sum-exp of each head.
+        sums = own and "context" in (*KEPT.get(remat, ()), *spec.execution.remat_kept)
+        return kept + (spec.model.num_heads / spec.mesh["tensor"] * BYTES["float32"] if sums else 0.0)
     local, whole = layer_sizes(spec)["norm"], layer_sizes(spec, whole_width=True)["norm"]
     kept += 2 * (whole - local) * compute  # what norms give to products is kept as it was brought together
     if spec.execution.scan_layers and "layernorm" not in again:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from seatrial.estimate import hardware
+from seatrial.estimate import hardware, own_memory
 from seatrial.estimate.layer_memory import (
     BYTES,
     layer_activations,
@@ -32,7 +32,7 @@ from seatrial.estimate.layer_memory import (
     layers_in_flight,
     most_layers,
 )
-from seatrial.estimate.own_memory import CHUNK_TOKENS, OwnMemory
+from seatrial.estimate.own_memory import OwnMemory
 from seatrial.spec import RunSpec
 from seatrial.xla_flags import OWN_SHARE, SHARE_VARIABLES
 
@@ -81,10 +81,10 @@ class Memory:
         return sum(self.parts.values())
 
 
-def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_TOKENS) -> Memory:
+def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = own_memory.CHUNK_TOKENS) -> Memory:
     """The memory that a spec needs of each device when an engine trains it; its mesh must fit its devices.
 
-    `chunk_tokens` are those whose logits are held at once; None: all of a micro-batch.
+    `chunk_tokens` are those whose logits another engine than ours holds at once; None: all of a micro-batch.
     """
     spec, own = decided(spec, engine), engine == OWN
     model, mesh, precision = spec.model, spec.mesh, spec.precision
@@ -101,7 +101,8 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
     gradient = min(compute, BYTES[precision.gradient_dtype])
     tokens = spec.sequences_per_example * spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
     one_layer = tokens * (layer_kept(spec, "none", whole_width=True) * compute + layer_scores(spec))
-    logits = min(tokens, chunk_tokens or tokens) * _padded_vocabulary(spec) / tensor
+    chunk = own_memory.chunk_tokens(spec) if own else chunk_tokens or tokens
+    logits = min(tokens, chunk) * _padded_vocabulary(spec) / tensor
     of_head = logits * (2 * BYTES["float32"] + compute) + head * compute
     gradients = held / fsdp * BYTES[precision.gradient_dtype]
     if own:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from seatrial.estimate import hardware
+from seatrial.estimate import flops, hardware
 from seatrial.estimate.layer_memory import (
     BYTES,
     KEEPS_SCORES,
@@ -27,9 +27,11 @@ from seatrial.estimate.layer_memory import (
     layers_in_flight,
     uses_cudnn,
 )
-from seatrial.spec import RunSpec
+from seatrial.spec import QUANTIZATIONS, RunSpec
 
-CHUNK_TOKENS = 1024  # whose logits are held at once by Seatrial's own trainer; on a CPU it holds fewer
+# Tokens whose logits are held at once by Seatrial's own trainer: at least, and at most. On a CPU it holds fewer.
+CHUNK_TOKENS, MOST_CHUNK_TOKENS = 1024, 8192
+LOGIT_BYTES = 10  # in float32, beside their exponentials, and their gradient
 # Of our own trainer, while the backward pass of a layer runs: how many tensors of each size there are at once. Found by
 # least squares from the rows "calibration" of `bench/results/compiled_memory.csv` and from `tests/helpers/compiled.py`.
 LAYER_AT_WORK = {
@@ -48,6 +50,24 @@ COMBINED = 30 * 2**20  # bytes up to which XLA's combiners bring reductions over
 # step of one pass and of several; by what crosses the network. From rows "calibration": 2 and 5, 1 and 1, 1 and 1.
 WAITING = {"gradients": (0.72, 0.5), "context": (0.72, 0.85), "tokens": (1.0, 0.3)}
 LARGEST_AGAIN = 0.8  # of the largest gradient with fsdp: a copy in the order in which it crossed the network
+
+
+def chunk_tokens(spec: RunSpec) -> int:
+    """Tokens whose logits are held at once on an accelerator: the more, the less often the head's gradient is read.
+
+    More than `CHUNK_TOKENS` where there is room for them: in half of what the gradients of a single pass take later. In
+    a quarter of it where layers are not scanned, whose activations are fewer by then, so that the head's moment may be
+    the one with the most memory.
+    """
+    mesh, model = spec.mesh, spec.model
+    if spec.accumulation_steps > 1 or mesh["pipeline"] > 1:
+        return CHUNK_TOKENS
+    room = flops.num_parameters(model) / mesh["tensor"] / mesh["fsdp"] * BYTES["float32"]
+    room /= 2 if spec.execution.scan_layers else 4
+    chunk = CHUNK_TOKENS
+    while chunk < MOST_CHUNK_TOKENS and 2 * chunk * model.vocab_size / mesh["tensor"] * LOGIT_BYTES <= room:
+        chunk *= 2
+    return chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +243,7 @@ class OwnMemory:
         is_tied, is_staged = spec.model.tied_embeddings, spec.mesh["pipeline"] > 1
         if spec.mesh["fsdp"] > 1:
             if spec.execution.scan_layers and self.tokens <= CHUNK_TOKENS and not is_staged:
-                return 0.0  # without a loop over chunks, XLA makes the head's gradient late, too
+                return 0.0  # without a loop over chunks, XLA makes the head's gradient late, too; of more, not always
             return table if is_tied or is_staged else 2 * table
         if is_tied:  # two gradients are added, and then to the sum of all passes
             return table if spec.accumulation_steps > 1 else 0.0
@@ -243,9 +263,23 @@ class OwnMemory:
             each = 2 * self.layers * BYTES["float32"]
         elif spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
             each = self.layers / virtual * BYTES["float32"]
+        elif spec.accumulation_steps > 1:  # in place, the gradients of layers that are scanned are a layer's
+            in_place = adds_in_place(spec) and spec.execution.scan_layers
+            each = (self.held - self.layers * in_place) * BYTES[spec.precision.params_dtype]
         else:
-            each = self.held * BYTES[spec.precision.params_dtype] if spec.accumulation_steps > 1 else 0.0
+            each = 0.0
         return each / spec.mesh["fsdp"]
+
+
+def adds_in_place(spec: RunSpec) -> bool:
+    """True if the backward pass adds a micro-batch's gradients to their sum by itself; the trainer goes by this, too.
+
+    JAX can do so where both have the same format, and where the largest values of fp8 do not come back beside them.
+    """
+    precision = spec.precision
+    delayed = QUANTIZATIONS.get(precision.quantization or "", "").startswith("delayed")
+    several = spec.accumulation_steps > 1 and spec.mesh["pipeline"] == 1
+    return several and precision.gradient_dtype == precision.params_dtype and not delayed
 
 
 def _between_stages(spec: RunSpec, tokens: float) -> float:

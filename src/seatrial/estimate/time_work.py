@@ -190,9 +190,21 @@ class _Count:
             numbers += sum(QUANTIZE_BYTES * (i + o) for i, o in self._maps().values())
         of_layers = numbers * self.tokens * self.layers
         of_head = self._head_tokens() * (self.words * LOGITS_BYTES + 6 * self.model.hidden_dim * self.compute)
-        casts = CAST_BYTES * (3 if self.recomputed else 2) if self.spec.precision.params_dtype == "float32" else 0.0
-        of_weights = self.parameters / self.mesh["fsdp"] * ((casts if self.own else 0.0) + ADD_BYTES)
+        of_weights = self.parameters / self.mesh["fsdp"] * (self._casts() + (ADD_BYTES if self._adds() else 0.0))
         return self.passes * (of_layers + of_head + of_weights)
+
+    def _casts(self) -> float:
+        """Bytes for each parameter and pass of our own trainer, which casts weights where it uses them."""
+        if not self.own or self.spec.precision.params_dtype != "float32":
+            return 0.0
+        backward = (
+            2 if self.recomputed else int(self.spec.execution.scan_layers)
+        )  # else those of the forward pass serve
+        return CAST_BYTES * (1 + backward)
+
+    def _adds(self) -> bool:
+        """True if gradients of a pass are added to a sum; of a single pass XLA leaves that out of our own step."""
+        return self.passes > 1 or not self.own
 
     @property
     def layer_parameters(self) -> float:
@@ -254,5 +266,6 @@ class _Count:
             hidden = self.tokens * self.model.hidden_dim / self.between * self.compute
             turns = 2 * passes * spec.parallelism.virtual_pipeline
             yield Collective(axis="pipeline", kind="permute", total_bytes=hidden, times=turns)
-        if is_scaled_over_devices(spec):
-            yield Collective(axis="scales", kind="all-reduce", total_bytes=4.0, times=SCALES_OF_LAYER * layers)
+        if is_scaled_over_devices(spec):  # our own trainer looks for the largest values of all weights at once
+            times = float(mesh["fsdp"] > 1) if self.own else SCALES_OF_LAYER * layers
+            yield Collective(axis="scales", kind="all-reduce", total_bytes=4.0, times=times)

@@ -166,7 +166,7 @@ def measure_memory(on_cpu: bool) -> dict[str, float]:
     import jax.numpy as jnp
 
     from seatrial.spec import Optimizer
-    from seatrial.train.optimizer import Now, Tensor, make_optimizer
+    from seatrial.train.optimizer import Now, Tensor, apart_on, make_optimizer
 
     number = UPDATED["cpu" if on_cpu else "gpu"]
     a, b = (_random((number,), jnp.float32, seed) for seed in (0, 1))
@@ -177,7 +177,7 @@ def measure_memory(on_cpu: bool) -> dict[str, float]:
     p, g, *slots = (_random(shape, jnp.float32, seed) for seed in range(2 + len(row.slots)))
 
     def update(p: Any, g: Any, *slots: Any) -> Any:
-        now = Now(step=jnp.int32(1), rate=jnp.float32(1e-4), decay=0.1,
+        now = Now(step=jnp.int32(1), rate=jnp.float32(1e-4), decay=0.1, apart=apart_on("cpu" if on_cpu else "gpu"),
                   tensor=Tensor(shape=shape, split=((), ()), dims=()))  # fmt: skip
         return row.update(p, g, dict(zip(row.slots, slots, strict=True)), now, settings)
 

@@ -3,8 +3,12 @@
 An operand is scaled so that its largest value fits the format, rounded to fp8, and taken back. The scales are powers of
 two, so nothing but fp8's own rounding is lost, and what comes back are numbers of bfloat16 too: on a CPU the product of
 these is the emulation, and on Hopper XLA finds the conversions in front of the product and runs it on the fp8 units
-(`__cublas$lt$matmul$f8`; small products of one operand only where it does not merge them first, for which there is
-`xla_gpu_dot_merger_threshold_mb`). Weights cross the network in fp8. Embedding and output head stay as they are.
+(`__cublas$lt$matmul$f8`; it must not merge small ones first, see `OPTIONS`). Weights cross the network in fp8.
+Embedding and output head stay as they are.
+
+Current scales follow from what a device itself holds: a product's result leaves it in the compute format, so that
+others need not know them. Of the weights alone fsdp brings parts together, which have one scale: the largest values of
+all layers are looked for at once, in a single all-reduce a step (`shared`).
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS, RunSpec
 from seatrial.train.precision import Products, linear
 from seatrial.train.sharding import Axes, Placement, Rules, gather, to_rest
 
+# Of the compiler for NVIDIA's devices: products of one operand that are merged are not found to be fp8.
+OPTIONS = {"xla_gpu_dot_merger_threshold_mb": 0}
 HISTORY = 1024  # steps that a delayed scale looks back on, as in Transformer Engine and flax
 
 # (x[..., I], w[I, O] at rest, what was seen in earlier steps, placement) → [..., O]
@@ -94,17 +100,29 @@ def dequantize(x: jax.Array, scale: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 @dataclass(frozen=True)
 class Fp8:
-    """A recipe with the products that run it; `axes`: those over which the largest value of a tensor is looked for."""
+    """A recipe with the products that run it."""
 
     recipe: Recipe
     products: Products
-    axes: Axes
 
     def scale(self, amax: jax.Array, earlier: jax.Array | None, dtype: Any) -> jax.Array:
         """The scale of a tensor whose part on this device goes up to `amax`; nothing seen earlier: 1."""
         if earlier is None:
-            return scale_for(lax.pmax(amax, self.axes) if self.axes else amax, dtype)
+            return scale_for(amax, dtype)
         return jnp.where(earlier > 0, scale_for(earlier, dtype), 1.0)
+
+    def largest_weight(self, w: jax.Array, known: jax.Array | None, placement: Placement) -> jax.Array:
+        """The largest magnitude of a weight, over all devices whose parts are gathered; `known`: by `shared`."""
+        if known is not None and not self.recipe.delayed:
+            return known
+        own, axes = largest(w), _gathered_over(placement)
+        return lax.pmax(own, axes) if axes and not self.recipe.delayed else own
+
+
+def _gathered_over(placement: Placement) -> Axes:
+    """The mesh axes over which a weight lies in parts at rest, but whole where it is computed with."""
+    pairs = zip(placement.rest, placement.compute, strict=True)
+    return tuple(axis for rest, compute in pairs for axis in rest if axis not in compute)
 
 
 def make_linear(spec: RunSpec, rules: Rules, products: Products) -> Linear:
@@ -112,7 +130,7 @@ def make_linear(spec: RunSpec, rules: Rules, products: Products) -> Linear:
     recipe = find_recipe(spec)
     if recipe is None:
         return lambda x, w, earlier_3, placement: linear(x, w, placement, products)
-    fp8 = Fp8(recipe, products, seen_over(rules))
+    fp8 = Fp8(recipe, products)
     return lambda x, w, earlier_3, placement: linear_fp8(x, w, earlier_3, placement, fp8)
 
 
@@ -126,7 +144,8 @@ def linear_fp8(x: jax.Array, w: jax.Array, earlier_3: jax.Array | None, placemen
     """`precision.linear` with fp8 operands.
 
     earlier_3: the largest values of x, w and the output's gradient in earlier steps; its own "gradient" is what they
-    are this time on this device. None: scales follow from the tensors themselves.
+    are this time on this device. Of a recipe without delay, w's largest value, where `shared` has looked for it. None:
+    scales follow from the tensors themselves.
     """
     return _forward(x, w, earlier_3, placement, fp8)[0]
 
@@ -134,8 +153,8 @@ def linear_fp8(x: jax.Array, w: jax.Array, earlier_3: jax.Array | None, placemen
 def _forward(
     x: jax.Array, w: jax.Array, earlier_3: jax.Array | None, placement: Placement, fp8: Fp8
 ) -> tuple[jax.Array, tuple[Any, ...]]:
-    earlier = (None,) * 3 if earlier_3 is None else earlier_3
-    seen = (largest(x), largest(w))
+    earlier = earlier_3 if earlier_3 is not None and fp8.recipe.delayed else (None,) * 3
+    seen = (largest(x), fp8.largest_weight(w, earlier_3, placement))
     scales = tuple(fp8.scale(*each, fp8.recipe.operands) for each in zip(seen, earlier, strict=False))
     y_NO = fp8.products.forward(*_operands(x, w, scales, placement, fp8))
     return y_NO.reshape(*x.shape[:-1], y_NO.shape[-1]), (x, w, earlier_3, seen, scales)
@@ -154,13 +173,15 @@ def _backward(
     placement: Placement, fp8: Fp8, residuals: tuple[Any, ...], g: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     x, w, earlier_3, seen, scales = residuals
+    g = fp8.products.in_its_format(g)
     seen_3 = jnp.stack([*seen, largest(g)])
-    scale = fp8.scale(seen_3[2], None if earlier_3 is None else earlier_3[2], fp8.recipe.gradients)
+    delayed = fp8.recipe.delayed and earlier_3 is not None
+    scale = fp8.scale(seen_3[2], earlier_3[2] if delayed else None, fp8.recipe.gradients)
     g_NO = dequantize(quantize(g.reshape(-1, g.shape[-1]), scale, fp8.recipe.gradients), scale, g.dtype)
     x_NI, w_IO = _operands(x, w, scales, placement, fp8)
     dx_NI = fp8.products.input_gradient(g_NO, w_IO)
     dw_IO = fp8.products.weight_gradient(x_NI, g_NO)
-    sound_3 = None if earlier_3 is None else jnp.where(jnp.isfinite(seen_3), seen_3, 0.0)
+    sound_3 = jnp.where(jnp.isfinite(seen_3), seen_3, 0.0) if delayed else None
     return dx_NI.reshape(x.shape), to_rest(dw_IO, placement).astype(w.dtype), sound_3
 
 
@@ -180,6 +201,17 @@ def histories(spec: RunSpec, declarations: dict[str, Any]) -> dict[str, tuple[in
 def beside(params: dict[str, Any], earlier: Amax) -> dict[str, Any]:
     """The parameters with the largest values of earlier steps beside the layers' matrices."""
     return params | {"layers": params["layers"] | {f"{name}_amax": amax for name, amax in earlier.items()}}
+
+
+def shared(params: dict[str, Any], spec: RunSpec, placements: dict[str, Any]) -> Amax:
+    """The largest value of each of the layers' matrices [L], where scales are current and fsdp splits the matrices."""
+    recipe = find_recipe(spec)
+    stacked = {name: w for name, w in params["layers"].items() if w.ndim == 3}
+    axes = dict.fromkeys(axis for name in stacked for axis in _gathered_over(placements["layers"][name]))
+    if recipe is None or recipe.delayed or not axes:
+        return {}
+    own = jnp.stack([jnp.max(jnp.abs(w), axis=(1, 2)).astype(jnp.float32) for w in stacked.values()])
+    return dict(zip(stacked, lax.pmax(own, tuple(axes)), strict=True))
 
 
 def remembered(history: Mapping[str, jax.Array]) -> Amax:

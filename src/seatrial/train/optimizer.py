@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,12 +50,28 @@ def tensor_of(leaf: Declaration, place: Placement) -> Tensor:
 
 
 class Now(NamedTuple):
-    """What an update must know beside its numbers: `step` counts from 0; rate and weight decay; the tensor."""
+    """What an update must know beside its numbers: `step` counts from 0; rate and weight decay; the tensor.
+
+    `apart`, of `apart_on`, stands between the new slots and the new parameter, which follows from them.
+    """
 
     step: jax.Array
     rate: jax.Array
     decay: float
     tensor: Tensor
+    apart: Callable[[Any], Any] = lax.optimization_barrier
+
+
+def apart_on(backend: str) -> Callable[[Any], Any]:
+    """A barrier on a CPU, where XLA else fuses each output apart and copies the donated buffers it could have reused.
+
+    On a GPU nothing: there one kernel writes all outputs, and behind a barrier a second one would read the slots again.
+    """
+    return lax.optimization_barrier if backend == "cpu" else _identity
+
+
+def _identity(x: Any) -> Any:
+    return x
 
 
 # (param, gradient, slots, now, settings) → (param, slots), all in float32
@@ -102,12 +118,11 @@ def _decoupled(update: Update) -> Update:
 # --- updates ----------------------------------------------------------------------------------------------------------
 
 
-def _moments(g: jax.Array, slots: Slots, settings: Optimizer) -> tuple[jax.Array, jax.Array]:
+def _moments(g: jax.Array, slots: Slots, now: Now, settings: Optimizer) -> tuple[jax.Array, jax.Array]:
     b1, b2 = settings.beta1, settings.beta2
     m = b1 * slots["m"] + (1 - b1) * g
     v = b2 * slots["v"] + (1 - b2) * jnp.square(g)
-    # Without the barrier XLA:CPU fuses each output apart and copies the donated buffers it could have reused.
-    moments: tuple[jax.Array, jax.Array] = lax.optimization_barrier((m, v))
+    moments: tuple[jax.Array, jax.Array] = now.apart((m, v))
     return moments
 
 
@@ -118,14 +133,14 @@ def _corrections(now: Now, settings: Optimizer) -> tuple[jax.Array, jax.Array]:
 
 
 def _adam(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Optimizer) -> tuple[jax.Array, Slots]:
-    m, v = _moments(g, slots, settings)
+    m, v = _moments(g, slots, now, settings)
     of_m, of_v = _corrections(now, settings)
     return p - now.rate * (m / of_m) / (jnp.sqrt(v / of_v) + settings.epsilon), {"m": m, "v": v}
 
 
 def _adamw_fp32(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Optimizer) -> tuple[jax.Array, Slots]:
     """Hugging Face's former AdamW: epsilon before the bias correction, decay of the parameter as just updated."""
-    m, v = _moments(g, slots, settings)
+    m, v = _moments(g, slots, now, settings)
     of_m, of_v = _corrections(now, settings)
     p = p - now.rate * jnp.sqrt(of_v) / of_m * m / (jnp.sqrt(v) + settings.epsilon)
     return p * (1 - now.rate * now.decay), {"m": m, "v": v}
@@ -134,25 +149,25 @@ def _adamw_fp32(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Op
 def _adamax(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Optimizer) -> tuple[jax.Array, Slots]:
     m = settings.beta1 * slots["m"] + (1 - settings.beta1) * g
     u = jnp.maximum(settings.beta2 * slots["u"], jnp.abs(g) + settings.epsilon)
-    m, u = lax.optimization_barrier((m, u))
+    m, u = now.apart((m, u))
     return p - now.rate / _corrections(now, settings)[0] * m / u, {"m": m, "u": u}
 
 
 def _sgd(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Optimizer) -> tuple[jax.Array, Slots]:
     if "momentum" not in slots:
         return p - now.rate * g, {}
-    total = lax.optimization_barrier(settings.momentum * slots["momentum"] + g)
+    total = now.apart(settings.momentum * slots["momentum"] + g)
     return p - now.rate * total, {"momentum": total}
 
 
 def _rmsprop(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Optimizer) -> tuple[jax.Array, Slots]:
-    v = lax.optimization_barrier(settings.beta2 * slots["v"] + (1 - settings.beta2) * jnp.square(g))
+    v = now.apart(settings.beta2 * slots["v"] + (1 - settings.beta2) * jnp.square(g))
     p, rest = _sgd(p, g / (jnp.sqrt(v) + settings.epsilon), slots, now, settings)
     return p, {"v": v} | rest
 
 
 def _adagrad(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Optimizer) -> tuple[jax.Array, Slots]:
-    v = lax.optimization_barrier(slots["v"] + jnp.square(g))
+    v = now.apart(slots["v"] + jnp.square(g))
     return p - now.rate * g / (jnp.sqrt(v) + settings.epsilon), {"v": v}
 
 
@@ -160,7 +175,7 @@ def _adadelta(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Opti
     v = settings.beta2 * slots["v"] + (1 - settings.beta2) * jnp.square(g)
     step = jnp.sqrt(slots["steps"] + settings.epsilon) / jnp.sqrt(v + settings.epsilon) * g
     steps = settings.beta2 * slots["steps"] + (1 - settings.beta2) * jnp.square(step)
-    step, v, steps = lax.optimization_barrier((step, v, steps))
+    step, v, steps = now.apart((step, v, steps))
     return p - now.rate * step, {"v": v, "steps": steps}
 
 
@@ -170,7 +185,7 @@ def _rprop(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Optimiz
     size = jnp.where(slots["size"] > 0, slots["size"], now.rate)
     size = jnp.clip(size * jnp.where(agreement > 0, 1.2, jnp.where(agreement < 0, 0.5, 1.0)), 1e-6, 50.0)
     g = jnp.where(agreement < 0, 0.0, g)
-    g, size = lax.optimization_barrier((g, size))
+    g, size = now.apart((g, size))
     return p - jnp.sign(g) * size, {"previous": g, "size": size}
 
 
@@ -179,7 +194,7 @@ def _novograd(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Opti
     square = now.tensor.total(jnp.square(g), now.tensor.dims)
     v = jnp.where(slots["v"] == 0, square, settings.beta2 * slots["v"] + (1 - settings.beta2) * square)
     m = settings.beta1 * slots["m"] + g / (jnp.sqrt(v) + settings.epsilon) + now.decay * p
-    m = lax.optimization_barrier(m)
+    m = now.apart(m)
     return p - now.rate * m, {"m": m, "v": v}
 
 

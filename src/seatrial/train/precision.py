@@ -29,12 +29,15 @@ class Products:
     forward(x_NI, w_IO) → y_NO and input_gradient(g_NO, w_IO) → dx_NI in the operands' dtype;
     weight_gradient(x_NI, g_NO) → dw_IO in float32. `logits_tokens`: of how many tokens the output head makes logits
     at once; more are fewer passes over its gradient, fewer are less memory, which is not free on a CPU either.
+    `in_its_format`: a tensor that is to be rounded further, as it is. XLA:GPU leaves rounding to bfloat16 out before
+    another conversion, so that the tensor would lie in memory in float32.
     """
 
     forward: Callable[[jax.Array, jax.Array], jax.Array]
     input_gradient: Callable[[jax.Array, jax.Array], jax.Array]
     weight_gradient: Callable[[jax.Array, jax.Array], jax.Array]
     logits_tokens: int = 1024
+    in_its_format: Callable[[jax.Array], jax.Array] = lambda x: x
 
 
 def dot(a: jax.Array, b: jax.Array, contract: tuple[int, int], out: jnp.dtype) -> jax.Array:
@@ -66,6 +69,7 @@ PRODUCTS: dict[str, Products] = {
         forward=lambda x, w: lax.dot_general(x, w, (((1,), (0,)), ((), ()))),
         input_gradient=lambda g, w: lax.dot_general(g, w, (((1,), (1,)), ((), ()))),
         weight_gradient=lambda x, g: dot(x, g, (0, 0), jnp.float32),
+        in_its_format=lax.optimization_barrier,
     ),
 }
 

@@ -30,13 +30,29 @@ class Row:
         """The row as a policy of JAX; there is none that keeps everything."""
         kept = self.kept or ()
         if not self.offloaded:
-            return jax.checkpoint_policies.save_only_these_names(*kept)
-        return jax.checkpoint_policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=list(kept),
-            names_which_can_be_offloaded=list(self.offloaded),
-            offload_src="device",
-            offload_dst="pinned_host",
-        )
+            named = jax.checkpoint_policies.save_only_these_names(*kept)
+        else:
+            named = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=list(kept),
+                names_which_can_be_offloaded=list(self.offloaded),
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+        return _or_attention(named) if "context" in kept else named
+
+
+# cuDNN's attention is one operation of JAX, which makes the context and the log-sum-exp for its backward pass. Neither
+# can be given a name from outside, so that the operation itself is what a policy keeps.
+_OF_CUDNN = "dot_product_attention_fwd"
+
+
+def _or_attention(named: Any) -> Any:
+    """A policy that keeps the results of cuDNN's attention, beside those that another one keeps."""
+
+    def policy(operation: Any, *inputs: Any, **parameters: Any) -> Any:
+        return operation.name.startswith(_OF_CUDNN) or named(operation, *inputs, **parameters)
+
+    return policy
 
 
 _PRODUCTS = ("query", "key", "value", "out", "gate", "up", "down")

@@ -4,6 +4,7 @@ clipping, update. `trainer` makes programs of it."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
@@ -11,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from seatrial.estimate.own_memory import adds_in_place
 from seatrial.spec import RunSpec
 from seatrial.train import fp8, sharding
 from seatrial.train.model import Decoder
 from seatrial.train.objectives import Head, Objective, Sums, answer_log_probabilities
-from seatrial.train.optimizer import Algorithm, Now, clip_scale, tensor_of
+from seatrial.train.optimizer import Algorithm, Now, apart_on, clip_scale, tensor_of
 from seatrial.train.params import Declaration, Declarations, Params
 from seatrial.train.pipeline import forward
 from seatrial.train.precision import DTYPES, ROUNDING
@@ -54,6 +56,7 @@ class Setup:
     head: Head
     objective: Objective
     optimizer: Algorithm
+    backend: str
 
 
 def train_step(state: State, batch: Batch, setup: Setup) -> tuple[State, Metrics]:
@@ -114,15 +117,11 @@ def accumulate(
 ) -> tuple[Metrics, Params, fp8.Amax]:
     """This device's part of the sums and their gradients over all passes, and the largest values seen by fp8."""
 
-    def of_pass(given: tuple[Params, fp8.Amax], passed: Pass) -> Sums:
-        total, others = _loss_sums(fp8.beside(*given), passed, key, setup)
-        return total, {"loss": total} | others
+    weights = fp8.shared(params, setup.spec, setup.decoder.placements)
 
-    def one_pass(carry: Any, passed: Pass) -> tuple[Any, None]:
-        (gradients, seen), metrics = jax.grad(of_pass, has_aux=True)((params, earlier), passed)
-        sums = jax.tree.map(lambda total, x: (total + x.astype(jnp.float32)).astype(total.dtype), carry[:2],
-                            (metrics, gradients))  # fmt: skip
-        return (*sums, jax.tree.map(jnp.maximum, carry[2], seen)), None
+    def of_pass(given: tuple[Params, fp8.Amax], passed: Pass) -> Sums:
+        total, others = _loss_sums(fp8.beside(given[0], given[1] | weights), passed, key, setup)
+        return total, {"loss": total} | others
 
     passes = _passes(batch, setup)
     metrics = jax.eval_shape(lambda one: of_pass((params, earlier), one)[1], jax.tree.map(lambda x: x[0], passes))
@@ -131,8 +130,34 @@ def accumulate(
         jax.tree.map(lambda x, dtype=dtype: jnp.zeros(x.shape, dtype), tree)
         for tree, dtype in zip((metrics, params, earlier), formats, strict=True)
     )
+    if adds_in_place(setup.spec):
+        return _accumulate_in_place(lambda p, passed: of_pass((p, earlier), passed), params, zeros, passes)
+
+    def one_pass(carry: Any, passed: Pass) -> tuple[Any, None]:
+        (gradients, seen), metrics = jax.grad(of_pass, has_aux=True)((params, earlier), passed)
+        sums = jax.tree.map(lambda total, x: (total + x.astype(jnp.float32)).astype(total.dtype), carry[:2],
+                            (metrics, gradients))  # fmt: skip
+        return (*sums, jax.tree.map(jnp.maximum, carry[2], seen)), None
+
     total: tuple[Metrics, Params, fp8.Amax] = lax.scan(one_pass, zeros, passes)[0]
     return total
+
+
+def _accumulate_in_place(
+    of_pass: Callable[[Params, Pass], Sums], params: Params, zeros: tuple[Any, ...], passes: Pass
+) -> tuple[Metrics, Params, fp8.Amax]:
+    """`accumulate`, where each layer's backward pass adds to the sum, so that there is no other tree of gradients."""
+    metrics, gradients, seen = zeros
+    sums = jax.tree.map(jax.new_ref, gradients)
+
+    def one_pass(before: Metrics, passed: Pass) -> tuple[Metrics, None]:
+        back: Any  # its type in JAX's annotations, a callable, lacks the method
+        total, back, metrics = jax.vjp(lambda p: of_pass(p, passed), params, has_aux=True)
+        back.with_refs(sums)(jnp.ones_like(total))
+        return jax.tree.map(lambda x, y: x + y.astype(jnp.float32), before, metrics), None
+
+    metrics = lax.scan(one_pass, metrics, passes)[0]
+    return metrics, jax.tree.map(jax.ref.freeze, sums), seen
 
 
 # --- update -----------------------------------------------------------------------------------------------------------
@@ -155,7 +180,7 @@ def update(
             sharding.take_shard(param, place.rest, place.optimizer).astype(jnp.float32),
             (gradient * scale).astype(jnp.float32),
             {name: slot.astype(jnp.float32) for name, slot in zip(row.slots, slots, strict=True)},
-            Now(step=state["step"], rate=rate, decay=decay, tensor=tensor),
+            Now(step=state["step"], rate=rate, decay=decay, tensor=tensor, apart=apart_on(setup.backend)),
             spec.optimizer,
         )
         written = [
@@ -165,6 +190,8 @@ def update(
         p = _stored(p, param.dtype, leaf, place.optimizer, key[1], setup)
         return sharding.gather(p, place.optimizer, place.rest), *written
 
+    if setup.backend != "cpu":  # put together of those of the layers once, and not for each of the update's outputs
+        gradients = jax.tree.map(lax.optimization_barrier, gradients)
     trees = (state["params"], gradients, rates, keys, *(state["slots"][name] for name in row.slots))
     updated = jax.tree.map(one, setup.declarations, setup.decoder.placements, *trees)
     parts = jax.tree.structure((0,) * (1 + len(row.slots)))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
+from seatrial.estimate.own_memory import chunk_tokens
 from seatrial.spec import Dropout, RunSpec, uneven_splits
 from seatrial.train import fp8, sharding
 from seatrial.train.attention import make_attention
@@ -23,6 +24,7 @@ from seatrial.train.params import Params, chunks_per_stage, declare, initialize,
 from seatrial.train.precision import DTYPES, products_for
 from seatrial.train.remat import make_remat
 from seatrial.train.step import Batch, Metrics, Setup, State, answers_of, loss_of, train_step
+from seatrial.xla_flags import known
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
 
     def program(function: Callable[..., Any], inputs: Any, outputs: Any, **options: Any) -> Callable[..., Any]:
         local = jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
-        return jax.jit(local, **options)
+        return jax.jit(local, compiler_options=compiler_options(spec, backend), **options)
 
     def on_mesh(specs: Any) -> Any:
         return jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
@@ -67,6 +69,14 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         batch_shardings=on_mesh(batch),
         batch_shape=(A, B // A, T),
     )
+
+
+def compiler_options(spec: RunSpec, backend: str) -> dict[str, Any] | None:
+    """Options of XLA for a run's programs, where this jaxlib knows them and the configuration does not set them."""
+    if backend != "cuda" or not spec.precision.quantization:
+        return None
+    accepted = known({name: str(value) for name, value in fp8.OPTIONS.items()}) - spec.execution.xla_flags.keys()
+    return {name: value for name, value in fp8.OPTIONS.items() if name in accepted} or None
 
 
 def make_setup(spec: RunSpec, backend: str) -> Setup:
@@ -87,15 +97,17 @@ def make_setup(spec: RunSpec, backend: str) -> Setup:
         chunks=chunks_per_stage(spec),
     )
     tied, vocab_size = spec.model.tied_embeddings, spec.model.vocab_size
+    of_head = products if backend == "cpu" else replace(products, logits_tokens=chunk_tokens(spec))
     table = places["embedding" if tied else "head"]
     return Setup(
         spec=spec,
         declarations=declarations,
         layers=jnp.asarray(layer_order(spec)),
         decoder=decoder,
-        head=Head(placement=table, rules=rules, products=products, tied=tied, vocab_size=vocab_size),
+        head=Head(placement=table, rules=rules, products=of_head, tied=tied, vocab_size=vocab_size),
         objective=OBJECTIVES[spec.objective.kind],
         optimizer=make_optimizer(spec.optimizer),
+        backend=backend,
     )
 
 
