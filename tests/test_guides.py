@@ -26,7 +26,10 @@ from tests.helpers.processes import processes_with
 ROOT = Path(__file__).parents[1]
 GUIDES = {path.stem: path for path in sorted((ROOT / "docs" / "guides").glob("*.md"))}
 QUICK = {"logs-in-ci"}  # in `make test`; all others are slow
-ELSEWHERE = {"on-slurm": "cluster/test_guides.py"}  # with what else a guide needs
+ELSEWHERE = {
+    "on-kubernetes": "cluster/test_guides.py",
+    "on-slurm": "cluster/test_guides.py",
+}  # with what else a guide needs
 HERE = [
     pytest.param(path, id=name, marks=() if name in QUICK else pytest.mark.slow)
     for name, path in GUIDES.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import sys
 import time
@@ -14,6 +13,7 @@ from types import MappingProxyType
 import pytest
 
 from tests.helpers.cluster.image import IMAGE, MOUNTED, PROJECT
+from tests.helpers.cluster.kubectl import written_for
 from tests.helpers.cluster.person import CANARY, HOSTILE, Person, files_with, over, trainers
 from tests.helpers.processes import wait_until
 
@@ -21,20 +21,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def with_kubectl(person: Person) -> Path:
-    """A kubectl whose cluster is the person's nodes, found before any other; where it keeps what it knows."""
-    folder = person.home / "cluster"
-    folder.mkdir()
-    nodes = [
-        {"name": node.name, "address": node.address, "pid": node.pid, "hosts": str(node.folder / "hosts")}
-        for node in person.cluster.nodes
-    ]
-    (folder / "state.json").write_text(json.dumps({"nodes": nodes, "folder": str(folder)}))
-    program = Path(__file__).parents[1] / "helpers" / "cluster" / "kubectl.py"
-    script = person.home / "bin" / "kubectl"
-    words = [sys.executable, str(program), str(folder / "state.json")]
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    script.chmod(0o755)
-    return folder
+    """Puts a kubectl whose cluster is the person's nodes before any other; where it keeps what it knows."""
+    return written_for(person.cluster.nodes, person.home / "bin" / "kubectl", person.home / "cluster")
 
 
 def configuration(person: Person, *, steps: int, variables: Mapping[str, str] = MappingProxyType({})) -> Path:

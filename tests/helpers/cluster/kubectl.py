@@ -11,15 +11,31 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+if TYPE_CHECKING:
+    from tests.helpers.cluster.nodes import Node
+
 UID = "5d3c1f0e-7a55-4b0e-9d0b-2f6f4c1f7a10"
+
+
+def written_for(nodes: Sequence[Node], program: Path, folder: Path) -> Path:
+    """Writes this kubectl as a program whose cluster is these nodes; it keeps what it knows in the folder."""
+    folder.mkdir()
+    known = [{"name": n.name, "address": n.address, "pid": n.pid, "hosts": str(n.folder / "hosts")} for n in nodes]
+    (folder / "state.json").write_text(json.dumps({"nodes": known, "folder": str(folder)}))
+    words = [sys.executable, str(Path(__file__).resolve()), str(folder / "state.json")]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    program.chmod(0o755)
+    return folder
 
 
 class Podman:
