@@ -36,6 +36,7 @@ def given(**changes: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**usual, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_on_a_cpu_it_comes_to_the_tables_that_a_gpu_will_fill(tmp_path: Path) -> None:
     out, wheels = tmp_path / "found.json", tmp_path / "wheels"

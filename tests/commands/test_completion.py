@@ -7,12 +7,10 @@ import pty
 import re
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -24,6 +22,7 @@ from seatrial.commands.completion import shells
 from seatrial.commands.completion.offers import FUNCTIONS, TABLES, offer
 from seatrial.dialects.examples import examples
 from tests.helpers.command_line import seatrial
+from tests.helpers.terminal import WITH_TERMINAL
 
 ROOT = Path(__file__).parents[2]
 CVS = ROOT / "configs" / "cvs" / "mi300x_singlenode_llama3_1_70b.json"
@@ -34,6 +33,8 @@ FREE = {
     "fail_if_slower", "host", "limit", "metrics_port", "pick", "port", "price_per_device_hour", "project", "published",
     "python", "queue_deadline", "retries", "seconds", "tokens", "url", "variables",
 }  # fmt: skip
+# A command remembers how its first context spelled --help.
+ALONE = click.Context(app, info_name="seatrial", **app.context_settings)
 
 
 def offers(line: str, shell: str = "bash", *, in_hand: str | None = None) -> list[str]:
@@ -66,7 +67,7 @@ def _parameters() -> Iterator[tuple[str, click.Parameter]]:
 def test_every_argument_and_option_has_its_values() -> None:
     without = set()
     for verb, parameter in _parameters():
-        context = click.Context(app.commands[verb], info_name=verb, obj=[verb])
+        context = click.Context(app.commands[verb], parent=ALONE, info_name=verb, obj=[verb])
         found = parameter.shell_complete(context, "")
         needs_a_file = {"models", "hosts", "ranks", "explained"}  # and have one in tests below
         closure = getattr(parameter._custom_shell_complete, "__closure__", None) or ()
@@ -83,11 +84,10 @@ def test_every_verb_and_option_is_offered() -> None:
 
 
 def test_every_table_has_names() -> None:
-    context = click.Context(app)
     for name in TABLES:
-        every = [item.value for item in offer(name, context, "")]
+        every = [item.value for item in offer(name, ALONE, "")]
         assert len(every) > 1
-        assert [item.value for item in offer(name, context, every[-1])][-1] == every[-1]
+        assert [item.value for item in offer(name, ALONE, every[-1])][-1] == every[-1]
     assert not FUNCTIONS.keys() & TABLES.keys()
 
 
@@ -246,10 +246,14 @@ class Typing:
             **kept, "PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(folder), "TERM": "xterm",
             "LC_ALL": "C.UTF-8",
         }  # fmt: skip
-        self.pid, self.terminal = pty.fork()
-        if self.pid == 0:  # the shell
-            os.chdir(folder)
-            os.execvpe(command[0], command, environment)
+        self.terminal, other = pty.openpty()
+        program_path = shutil.which(command[0])
+        assert program_path is not None
+        self.shell = subprocess.Popen(
+            [sys.executable, "-c", WITH_TERMINAL, program_path, *command[1:]], cwd=folder, env=environment,
+            start_new_session=True, stdin=other, stdout=other, stderr=other,
+        )  # fmt: skip
+        os.close(other)
         os.write(self.terminal, f"{prepare}\n".encode())
         self._wait_for(b"READY>")
 
@@ -272,9 +276,8 @@ class Typing:
     def close(self) -> None:
         """Ends the shell."""
         os.close(self.terminal)
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        self.shell.kill()
+        self.shell.wait()
 
 
 @pytest.mark.parametrize("shell", START)

@@ -83,7 +83,7 @@ def firsts() -> dict[tuple[str, Keys], Path]:
 
 def answered(config: Path, overrides: Sequence[str], what: str) -> None:
     try:
-        check(ConfigArguments(config=config, overrides=tuple(overrides)), rehearse=False, strict=False, as_json=False)
+        check(ConfigArguments(config=config, overrides=tuple(overrides)), rehearse=False, strict=False, output="text")
     except InputError:
         pass
     except Exception as error:
@@ -179,7 +179,7 @@ def takes(read: Any, value: Any) -> bool:
 
 def problems(config: Path) -> list[dict[str, Any]]:
     try:
-        text, _ = check(ConfigArguments(config=config), rehearse=False, strict=False, as_json=True)
+        text, _ = check(ConfigArguments(config=config), rehearse=False, strict=False, output="json")
     except InputError as error:
         return [problem.as_dict() for problem in error.problems]
     found: list[dict[str, Any]] = json.loads(text)["problems"]

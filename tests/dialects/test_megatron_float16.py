@@ -1,7 +1,8 @@
-"""Megatron's float16 with a scaled loss, its second learning rate, and ends that count as layers of a pipeline."""
+"""Megatron's float16 and fp8, its second learning rate, and ends that count as layers of a pipeline."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ TRAIN = """torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --hidden-size 
     --untie-embeddings-and-output-weights --log-interval 10 --eval-iters 0"""
 SCALED = "--fp16 --initial-loss-scale 65536 --min-loss-scale 2 --loss-scale-window 500.0 --hysteresis 4"
 RATES = "--decoupled-lr 5e-4 --decoupled-min-lr 5e-6"
+FP8 = "--bf16 --fp8-format hybrid --recompute-granularity selective"
 ENDS = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
 
 
@@ -67,10 +69,21 @@ def test_a_constant_scale_and_sums_in_float32(tmp_path: Path) -> None:
         ("--fp16 --loss-scale-window 1.5", "bad-value", "--loss-scale-window"),
         ("--fp16 --hysteresis none", "bad-value", "--hysteresis"),
         ("--bf16 --decoupled-lr 0", "bad-value", "--decoupled-lr"),
+        (f"{FP8} --recompute-modules core_attn layernorm", "refused-by-megatron", "--recompute-modules"),
     ],
 )
 def test_what_megatron_would_not_start_with(tmp_path: Path, words: str, code: str, path: str) -> None:
     assert errors(load(tmp_path, words)) == [(code, path)]
+
+
+def test_norms_are_not_recomputed_with_delayed_scales(tmp_path: Path) -> None:
+    asked = spec_of(tmp_path, f"{FP8} --fp8-recipe tensorwise --recompute-modules mlp layernorm")
+    delayed = replace(asked, precision=replace(asked.precision, quantization="fp8"))
+    for spec, modules in ((asked, "mlp layernorm"), (delayed, "mlp")):
+        words = megatron.write(spec, "arguments").text.replace("\\\n", " ").split()
+        place = words.index("--recompute-modules") + 1
+        assert words[place : place + len(modules.split())] == modules.split()
+        assert words[place + len(modules.split())].startswith("--")
 
 
 def test_a_scale_without_float16_has_no_effect(tmp_path: Path) -> None:

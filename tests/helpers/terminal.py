@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import re
 
+# `python -c` this, and a program: it gets the terminal for its own, and Ctrl-C as it is by default, which a shell's
+# background job ignores.
+WITH_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 _TOKENS = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])|\x1b[@-Z\\-_78=>]|[\r\n\x07\x08]|[^\x1b\r\n\x07\x08]+")
 
 

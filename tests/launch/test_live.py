@@ -24,19 +24,12 @@ import pytest
 from rich.console import Console
 
 from seatrial.launch.live import Live, clock, gauge
-from tests.helpers.terminal import Terminal
+from tests.helpers.terminal import WITH_TERMINAL, Terminal
 from tests.helpers.tiny_runs import FOREVER, SEATRIAL, write_config
 
 ROWS = 40
 BAR = re.compile("[━─]{4}")
 PATIENCE = 120.0
-# Makes the terminal the program's own, and Ctrl-C what it is by default: a shell's background job ignores it.
-WITH_TERMINAL = """
-import fcntl, os, signal, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 class Run:

@@ -108,7 +108,9 @@ def _look_into(browser: Browser, server: Server) -> None:
         assert browser.complaints() == []
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("count", [5000])
 def test_the_page_from_the_first_look_to_a_comparison(browser: Browser, tmp_path: Path, count: int) -> None:
     runs = many_runs.write(tmp_path / "runs", count, seed=2)
     live = LiveRun(runs / "live", 0, nodes=("node00", "node01"))

@@ -199,7 +199,10 @@ def _path(context: click.Context, name: str) -> Path | None:
     params = context.params
     if name not in params or params[name] is None:
         words: list[str] = context.obj or []
-        with context.command.make_context(context.info_name, words[1:-1], resilient_parsing=True) as earlier:
+        before = words[1:-1]
+        with context.command.make_context(
+            context.info_name, before, parent=context.parent, resilient_parsing=True
+        ) as earlier:
             params = earlier.params
     return path if isinstance(path := params.get(name), Path) else None
 

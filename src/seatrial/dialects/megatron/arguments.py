@@ -78,6 +78,7 @@ def strategy(value: Any) -> str:
 FP8: Mapping[tuple[str, str], str] = {
     ("delayed", "hybrid"): "fp8", ("tensorwise", "hybrid"): "te_fp8_currentscaling", ("tensorwise", "e4m3"): "fp8_e4m3",
 }  # fmt: skip
+DISCARDED = ("layernorm", "moe_act")  # modules whose output Megatron discards; it refuses them with delayed scales
 SCHEDULES: Mapping[str, ScheduleKind] = {
     "cosine": "cosine", "linear": "linear", "constant": "constant", "inverse-square-root": "inverse_square_root",
 }  # fmt: skip
@@ -142,6 +143,12 @@ def _keeps_half(spec: RunSpec) -> bool:
 def _fp8(spec: RunSpec) -> tuple[str | None, str | None]:
     """(--fp8-recipe, --fp8-format)."""
     return next((words for words, name in FP8.items() if name == spec.precision.quantization), (None, None))
+
+
+def _recomputed(spec: RunSpec) -> tuple[str, ...]:
+    """The modules that Megatron would recompute: with delayed scales, those whose output it keeps."""
+    is_delayed = _fp8(spec)[0] == "delayed"
+    return tuple(m for m in spec.execution.remat_modules if not (is_delayed and m in DISCARDED))
 
 
 def _warmup(spec: RunSpec) -> int:
@@ -396,7 +403,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "recompute-method": equivalent(_LAYERS, one_of("uniform", "block"), write=_where(_is_full, "uniform")),
     "recompute-num-layers": equivalent(_LAYERS, count, write=_where(_is_full, 1)),
     "recompute-modules": to("execution.remat_modules", several, write=lambda s: _granularity(s) == "selective"
-                            and (_words(s.execution.remat_modules) or ("core_attn",))),
+                            and (_words(_recomputed(s)) or ("core_attn",))),
     "attention-backend": to("execution.attention", mapped(ATTENTION), default="auto", write=lambda s: next(
         (word for word, name in ATTENTION.items() if name == s.execution.attention), "auto")),
     "use-flash-attn": to("execution.attention", flag, "Old name of --attention-backend flash."),

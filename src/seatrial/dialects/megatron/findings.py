@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from seatrial.dialects.megatron.arguments import DISCARDED
 from seatrial.dialects.megatron.build import is_fully_sharded
 from seatrial.dialects.megatron.script import SCRIPTS
 from seatrial.dialects.megatron.settings import Settings
@@ -68,6 +69,10 @@ REFUSALS: tuple[Refusal, ...] = (
      "sequences are longer than that", "make it at least --seq-length"),
     ("recompute-method", lambda s: s["recompute-granularity"] == "selective" and s.given("recompute-method"),
      "selective recomputation has no method", "remove it, or make the granularity full"),
+    ("recompute-modules", lambda s: s["recompute-granularity"] == "selective" and s["fp8-format"] is not None
+     and s["fp8-recipe"] == "delayed" and not set(DISCARDED).isdisjoint(s["recompute-modules"] or ()),
+     f"with delayed scales of fp8 there is no recomputation of {' and '.join(DISCARDED)}",
+     "remove them, or give --fp8-recipe tensorwise"),
     ("recompute-granularity", lambda s: s["recompute-granularity"] == "full" and not s.given("recompute-method"),
      "full recomputation needs --recompute-method", "add --recompute-method uniform --recompute-num-layers 1"),
     ("distribute-saved-activations",
