@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seatrial import logs, metrics, verdict
@@ -119,6 +119,7 @@ def counted(events: list[Event]) -> bool:
     st.sampled_from([1, 2, 5, 10, 50, 100, 500]), st.integers(3, 60), st.integers(0, 500), st.integers(3, 20_000),
     st.floats(0.5, 1e6), st.sampled_from([4, 5]), st.booleans(),
 )  # fmt: skip
+@example(every=10, count=12, more=0, per_epoch=308, seconds=1.75, version=4, first=False)
 def test_lines_without_a_step_get_the_right_one_or_none(
     every: int, count: int, more: int, per_epoch: int, seconds: float, version: int, first: bool
 ) -> None:

@@ -73,7 +73,7 @@ def step_numbers(epochs: Sequence[float | None], totals: Mapping[str, float]) ->
     seconds, rate, whole = (totals.get(name, 0.0) for name in ("run_seconds", "steps_per_second", "epochs"))
     if len(known) < max(FEWEST, len(epochs)) or min(seconds, rate, whole) <= 0 or known != sorted(known):
         return None
-    early = known[0] < FIRST_IS_EARLY * (known[2] - known[1])
+    early = known[0] < FIRST_IS_EARLY * (known[-1] - known[1]) / (len(known) - 2)
     regular = known[1:] if early else known
     apart = (regular[-1] - regular[0]) / (len(regular) - 1)
     per_epoch = seconds * rate / whole
