@@ -7,13 +7,14 @@ three runs make a level, one or two do not, and the noise between runs decides h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from seatrial.metrics.dependence import Values, correlation_time, student_quantile
+from seatrial.metrics.shifts import best_split, proposed
 
 FEWEST = 3  # runs on a level
 LEAST_CHANGE = 0.01
@@ -28,7 +29,6 @@ UNCLEAR = 0.99
 FITTED = 3  # two levels, and the place between them
 MEDIAN_ERROR = 1.2533  # times that of a mean, of normal noise
 SIGMA_PER_MAD, SIGMA_PER_DEVIATION = 1.4826, 1.2533  # of the median and of the mean absolute deviation
-MOST_TRIED = 200  # places of a split, coarse and then fine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def change(before: Level, after: Level) -> float:
 
 def _places(values: Values) -> list[int]:
     """Where the levels begin; the least clear split is dropped until all that are left are clear."""
-    places, noise = list(_proposed(values, 0, ROUNDS)), _noise(values)
+    places, noise = list(proposed(values, 0, ROUNDS, FEWEST)), _noise(values)
     while places:
         ends = [0, *places, len(values)]
         clear = [
@@ -75,34 +75,8 @@ def _places(values: Values) -> list[int]:
     ends = [0, *places, len(values)]
     for number in range(1, len(ends) - 1):  # each was the best place between others that are dropped
         first, last = ends[number - 1], ends[number + 1]
-        ends[number] = first + _best_split(values[first:last])
+        ends[number] = first + best_split(values[first:last], FEWEST)
     return ends[1:-1]
-
-
-def _proposed(values: Values, start: int, rounds: int) -> Iterator[int]:
-    """The best splits of a stretch that begins at index `start`, in order."""
-    if len(values) < 2 * FEWEST or not rounds:
-        return
-    place = _best_split(values)
-    yield from _proposed(values[:place], start, rounds - 1)
-    yield start + place
-    yield from _proposed(values[place:], start + place, rounds - 1)
-
-
-def _best_split(values: Values) -> int:
-    """Where two medians leave the least absolute deviation."""
-
-    def cost(place: int) -> float:
-        return float(sum(np.abs(part - np.median(part)).sum() for part in (values[:place], values[place:])))
-
-    low, high = FEWEST, len(values) - FEWEST
-    while True:
-        tried = np.unique(np.linspace(low, high, min(MOST_TRIED, high - low + 1)).astype(int))
-        best = min(tried.tolist(), key=cost)
-        apart = (high - low) // MOST_TRIED + 1
-        if apart == 1:
-            return int(best)
-        low, high = max(low, best - apart), min(high, best + apart)
 
 
 def _noise(values: Values) -> float:

@@ -72,7 +72,7 @@ def removed(seconds: Values, shifts: Sequence[Shift]) -> Values:
 
 def _splits(values: Values, rounded: float) -> list[int]:
     """The places of clear splits; `values` are logarithms, `rounded` is what rounding may have moved them by."""
-    places = list(_proposed(values, 0, ROUNDS))
+    places = list(proposed(values, 0, ROUNDS, SHORTEST))
     while places:
         ends = [0, *places, len(values)]
         clearness = [
@@ -86,23 +86,23 @@ def _splits(values: Values, rounded: float) -> list[int]:
     return places
 
 
-def _proposed(values: Values, start: int, rounds: int) -> Iterator[int]:
-    """The best splits of a stretch that begins at index `start`, in order."""
-    if len(values) < 2 * SHORTEST or not rounds:
+def proposed(values: Values, start: int, rounds: int, fewest: int) -> Iterator[int]:
+    """The best splits of a stretch that begins at index `start`, in order; each part has `fewest` values or more."""
+    if len(values) < 2 * fewest or not rounds:
         return
-    place = _best_split(values)
-    yield from _proposed(values[:place], start, rounds - 1)
+    place = best_split(values, fewest)
+    yield from proposed(values[:place], start, rounds - 1, fewest)
     yield start + place
-    yield from _proposed(values[place:], start + place, rounds - 1)
+    yield from proposed(values[place:], start + place, rounds - 1, fewest)
 
 
-def _best_split(values: Values) -> int:
+def best_split(values: Values, fewest: int) -> int:
     """Where two medians leave the least absolute deviation."""
 
     def cost(place: int) -> float:
         return float(sum(np.abs(part - np.median(part)).sum() for part in (values[:place], values[place:])))
 
-    low, high = SHORTEST, len(values) - SHORTEST
+    low, high = fewest, len(values) - fewest
     while True:
         tried = np.unique(np.linspace(low, high, min(MOST_TRIED, high - low + 1)).astype(int))
         best = min(tried.tolist(), key=cost)

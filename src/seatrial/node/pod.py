@@ -48,7 +48,7 @@ def unpacked(text: str) -> dict[str, Any]:
 
 
 class Pod:
-    """What a pod does once its agent runs."""
+    """A pod whose agent runs."""
 
     def __init__(self, agent: int, directory: str, keep_seconds: float) -> None:
         self.agent, self.directory, self.keep_seconds = agent, directory, keep_seconds

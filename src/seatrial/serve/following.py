@@ -33,7 +33,7 @@ _SECONDS, _TOKENS, _PER_DEVICE, _MFU = (
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """What is known of a run that goes on; None: not known.
+    """A run that goes on, as far as it is known; None: not known.
 
     `state` is one of GOES_ON, `phase` what it does before its first step. `step` counts the steps that are done;
     `seconds` is the median of the last ones, as far as events tell it, and speed and `eta_seconds` follow from it.

@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 class Scanner:
-    """What is known of the run directories below the roots. `known` are rows that may be old, by directory."""
+    """The run directories below the roots, as far as they are known. `known` are rows that may be old, by directory."""
 
     def __init__(self, roots: Sequence[Path], known: Mapping[str, IndexRow]) -> None:
         self._roots = roots

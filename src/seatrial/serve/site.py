@@ -31,7 +31,7 @@ SANDBOX = "sandbox allow-scripts allow-modals; frame-ancestors 'none'"
 
 
 class Site:
-    """What is served of the runs below some roots."""
+    """The pages over the runs below some roots."""
 
     def __init__(self, roots: Sequence[Path], *, token: str | None, names: frozenset[str] = frozenset()) -> None:
         self.table, self.hub = Table(roots), Hub()

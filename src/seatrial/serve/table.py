@@ -121,7 +121,7 @@ class Change:
 
 @dataclass
 class Update:
-    """What a message has changed: rows by their keys, the figures of runs that go on, and the progress of the scan."""
+    """The changes of a message: rows by their keys, the figures of runs that go on, and the progress of the scan."""
 
     rows: set[str] = field(default_factory=set)
     live: set[str] = field(default_factory=set)

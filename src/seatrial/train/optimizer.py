@@ -50,7 +50,7 @@ def tensor_of(leaf: Declaration, place: Placement) -> Tensor:
 
 
 class Now(NamedTuple):
-    """What an update must know beside its numbers: `step` counts from 0; rate and weight decay; the tensor.
+    """Facts that an update needs beside its numbers: `step` counts from 0; rate and weight decay; the tensor.
 
     `apart`, of `apart_on`, stands between the new slots and the new parameter, which follows from them.
     """

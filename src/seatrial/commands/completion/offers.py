@@ -38,7 +38,7 @@ FILE = CompletionItem("", type="file")
 
 
 def offer(what: str, context: click.Context, word: str) -> list[Item]:
-    """What begins like the word, of the values with this name."""
+    """The values with this name that begin like the word."""
     if what in TABLES:
         module, table, more = TABLES[what]
         return _beginning(word, (*getattr(import_module(module), table), *more))

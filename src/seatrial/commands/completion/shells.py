@@ -26,7 +26,7 @@ def script(shell: str) -> str:
 
 
 def answer(app: click.Group, environment: Mapping[str, str] = os.environ) -> str:
-    """What a shell gets that asks by its environment. Raises KeyError for a shell that is none of SHELLS."""
+    """The answer to a shell that asks by its environment. Raises KeyError for a shell that is none of SHELLS."""
     shell, _, asked = environment[VARIABLE].partition("_")
     if shell not in SHELLS:
         raise KeyError(shell)
@@ -49,7 +49,7 @@ def _words(line: str) -> tuple[list[str], str]:
 
 
 def _not_in_hand(word: str, in_hand: str) -> str:
-    """What stands in a word before the part that bash replaces, which begins behind one of COMP_WORDBREAKS."""
+    """The part of a word before the one that bash replaces, which begins behind one of COMP_WORDBREAKS."""
     part = "" if in_hand in ("=", ":") else "".join(split_arg_string(in_hand)[-1:])
     return word[: len(word) - len(part)] if word.endswith(part) else ""
 

@@ -64,7 +64,7 @@ class Kubectl:
         return ["kubectl", *context, *namespace, *words]
 
     def do(self, *words: str, given: str | None = None, seconds: float = ANSWER_SECONDS) -> str:
-        """What it prints. Raises Refused where it fails, and LaunchError where it is not installed."""
+        """Its output. Raises Refused where it fails, and LaunchError where it is not installed."""
         try:
             done = subprocess.run(
                 self.argv(*words), input=given, capture_output=True, timeout=seconds, encoding="utf-8",

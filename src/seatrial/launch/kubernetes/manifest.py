@@ -53,7 +53,7 @@ def host_name(name: str, index: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a JobSet is made of. `secrets` are the names of variables that a Secret of its own holds."""
+    """The parts of a JobSet. `secrets` are the names of variables that a Secret of its own holds."""
 
     name: str
     run: str

@@ -64,7 +64,7 @@ USUAL = {"keep": "30m", "ttl": "1d", "host-network": "no"}
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What a run requests of Kubernetes: options by name, and how long it may wait for its pods."""
+    """A run's request to Kubernetes: options by name, and how long it may wait for its pods."""
 
     single: Mapping[str, str] = field(default_factory=dict)
     repeated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """What is reported of a pod; `waiting` and `ended` are the reasons of its container's state."""
+    """A pod as it is reported; `waiting` and `ended` are the reasons of its container's state."""
 
     name: str
     index: int
@@ -76,7 +76,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What it means for the run. Where it is over by a fault: the run's reason, the fault's kind, its place and words.
+    """Its meaning for the run. Where it is over by a fault: the run's reason, the fault's kind, its place and words.
 
     `hopeless_seconds`: after so long in this state a wait will not end by itself; None: it may.
     """
@@ -262,7 +262,7 @@ def _words(text: str) -> str:
 
 
 def meaning(seen: Observed, hosts: Sequence[str], *, begun: bool) -> Meaning:
-    """What the run may expect; `hosts` are its pods' host names, in the order of their indices.
+    """The state of the run; `hosts` are its pods' host names, in the order of their indices.
 
     `begun`: any of its pods has run; one that is suspended before that only waits.
     """
@@ -299,7 +299,7 @@ def _over(seen: Observed, hosts: Sequence[str], begun: bool) -> Iterator[Meaning
 
 
 def _waiting(seen: Observed, hosts: Sequence[str]) -> Meaning | None:
-    """What it waits for; None where all pods run, or have run."""
+    """The reason for the wait; None where all pods run, or have run."""
     held = sorted((pod for pod in seen.pods.values() if not (pod.is_running or pod.is_over)), key=lambda pod: pod.index)
     if not held and all(index in seen.pods for index in range(len(hosts))):
         return None

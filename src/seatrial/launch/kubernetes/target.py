@@ -128,7 +128,7 @@ def without(where: Where, hosts: tuple[str, ...], run_dir: Path) -> Where:
 
 
 def manifest_of(plan: Plan, wish: Wish, python: str) -> Manifest:
-    """What the JobSet of a plan is made of."""
+    """The parts of a plan's JobSet."""
     assert plan.container is not None
     name = plan.processes[0].host.name.removesuffix(f"-{GROUP}-0-0")
     rehearsing = bool(plan.rehearsal and not plan.rehearsal.collapsed)
@@ -260,7 +260,7 @@ def _patient(following: Following) -> Following:
 
 
 class _Followers:
-    """What follows a JobSet: the watch, and the connections to its pods."""
+    """The watch of a JobSet, and the connections to its pods."""
 
     def __init__(self, run_dir: Path, following: Following) -> None:
         self._run_dir, self._say = run_dir, following.say

@@ -28,7 +28,7 @@ _KINDS = "jobsets.jobset.x-k8s.io,jobs.batch,pods"
 
 
 class Watch:
-    """What Kubernetes has reported last of a JobSet, as `follow` and the nodes ask for it."""
+    """The last report of Kubernetes on a JobSet, as `follow` and the nodes ask for it."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class Watch:
         self._look(*((self._kubectl.objects("get", "nodes", *nodes) or []) if nodes else []))
 
     def _keep_output(self) -> None:
-        """What pods printed that cannot be asked for their files any more."""
+        """The output of pods that cannot be asked for their files any more."""
         for index, pod in self.seen.pods.items() if self.seen else ():
             if pod.is_over and index < len(self.hosts):
                 with suppress(LaunchError, OSError):
