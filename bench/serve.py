@@ -116,9 +116,9 @@ class Others(threading.Thread):
 
 def updates(address: str, probe: LiveRun) -> list[float]:
     """Seconds from before a step is written until its message has come."""
-    found = re.fullmatch(r"http://(.+):(\d+)/", address)
-    assert found is not None
-    host, port = found.groups()
+    parts = re.fullmatch(r"http://(.+):(\d+)/", address)
+    assert parts is not None
+    host, port = parts.groups()
     found = []
     with socket.create_connection((host, int(port)), timeout=30) as stream:
         stream.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
