@@ -37,13 +37,14 @@ REPLACEMENTS = {
 }
 
 # XLA:CPU hands matrix products to a library that is made for CPUs with products of bfloat16. On one without them, XLA's
-# own way takes 0.6 of the time of bfloat16's products, 0.85 of float32's, and 0.7 of a whole step in bfloat16.
+# own way takes 0.6 of the time of bfloat16's products, 0.85 of float32's, and 0.7 of a whole step in bfloat16. Every
+# hang of virtual devices seen with threads enough had products of that library beside collectives (jaxlib 0.11.1).
 PLAIN_CPU_FLAGS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names it; the last is Arm's
 
 # Each collective that a virtual device waits in holds a thread of XLA:CPU's pool. The pool has as many threads as there
 # are devices or cores, so that two collectives that need not wait for each other may share them out and wait for ever.
-# XLA takes the size of its pool from the variable NPROC.
+# XLA takes the size of its pool from the variable NPROC, or PJRT_NPROC.
 THREADS_PER_DEVICE = 8
 
 # What says which share of an accelerator's memory JAX takes; it ends a process that is given both. Without them it

@@ -27,6 +27,7 @@ from tests.helpers.command_line import seatrial
 from tests.helpers.seeds import SEEDS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+LOGS = "run/nodes/*/rank*.log"
 PROGRAM = os.environ.get("SEATRIAL_MAXTEXT")  # the folder whose python3 has MaxText
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600),
               pytest.mark.skipif(PROGRAM is None, reason="no SEATRIAL_MAXTEXT: run `make test-maxtext`")]  # fmt: skip
@@ -60,9 +61,15 @@ def first_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(tmp_path: Path, config: str, *given: str) -> Done:
-    """A rehearsal that must pass, and must have taken no longer than it was watched."""
+    """A rehearsal that must pass, and must have taken no longer than it was watched.
+
+    XLA's virtual devices have once waited for each other for ever (of some hundred runs); such a run is done again.
+    """
     options = ["--engine", "maxtext", "--rehearse", "--out", "run"]
     result = seatrial("run", CONFIGS / config, *given, *options, cwd=tmp_path)
+    if result.returncode == 5 and any("rendezvous.cc" in path.read_text() for path in tmp_path.glob(LOGS)):
+        (tmp_path / "run").rename(tmp_path / "hung")
+        result = seatrial("run", CONFIGS / config, *given, *options, cwd=tmp_path)
     done = Done(text=result.stdout + result.stderr, run_dir=tmp_path / "run")
     assert result.returncode == 0, done.text
     assert "PASS" in done.text

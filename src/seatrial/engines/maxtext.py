@@ -21,7 +21,7 @@ from seatrial.dialects.yaml_writer import dump
 from seatrial.engines import Commands, Ground, Placement, fit, nics
 from seatrial.estimate import hardware
 from seatrial.spec import AXES, RunSpec
-from seatrial.xla_flags import as_text, flags_of
+from seatrial.xla_flags import PLAIN_CPU_FLAGS, THREADS_PER_DEVICE, as_text, flags_of
 
 TITLE = "MaxText"
 STEP_PATTERN = r"completed (?:profiler activation/deactivation )?step: (\d+)"
@@ -252,7 +252,8 @@ def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) 
     """The rank and coordinator of a process in every spelling that programs read, and its flags."""
     nodes = str(len(ground.placements))
     host, port = ground.rendezvous(spec)
-    flags = {**flags_of((ground.shell or {}).get("XLA_FLAGS", "")), **spec.execution.xla_flags}
+    plain = PLAIN_CPU_FLAGS if placement.cpu_devices else {}
+    flags = {**plain, **flags_of((ground.shell or {}).get("XLA_FLAGS", "")), **spec.execution.xla_flags}
     if placement.cpu_devices:
         flags["xla_force_host_platform_device_count"] = str(placement.cpu_devices)
     variables = {
@@ -266,9 +267,7 @@ def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) 
     if placement.cpu_devices:  # what MaxText's `hardware: cpu` reads: its port is fixed, and the address has none
         variables |= {
             "JAX_PLATFORMS": "cpu", "DECOUPLE_GCLOUD": "TRUE", "JAX_COORDINATOR_ADDRESS": host,
-            # Threads enough for two collectives at once on every device: XLA has as many as cores or devices, and each
-            # blocks one, so that on a busy machine two could wait for each other without end.
-            "PJRT_NPROC": str(4 * placement.cpu_devices),
+            "PJRT_NPROC": str(THREADS_PER_DEVICE * placement.cpu_devices),
             "JOB_INDEX": "0", "JOB_COMPLETION_INDEX": str(rank), "PROCESSES_IN_JOB": nodes,
         }  # fmt: skip
     return variables

@@ -25,7 +25,7 @@ KNOWN_FLAGS = re.compile(
     r"|(all_gather|reduce_scatter)_combine_by_dim)|autotune_level|memory_limit_slop_factor"
     r"|executable_(warn_stuck|terminate)_timeout|first_collective_call_(warn_stuck|terminate)_timeout_seconds"
     r"|(all_gather|all_reduce|reduce_scatter)_combine_threshold_bytes)"
-    r"|force_host_platform_device_count|disable_hlo_passes)"
+    r"|force_host_platform_device_count|disable_hlo_passes|cpu_experimental_ynn_fusion_type)"
 )
 MODELS = {  # layers, width, heads, key-value heads, ffn, vocabulary
     "llama2-7b": (32, 4096, 32, 32, 11008, 32000), "llama3-8b": (32, 4096, 32, 8, 14336, 128256),
