@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,21 @@ def test_what_cvs_stops_with_is_told(checkout: Path, tmp_path: Path) -> None:
     sandboxed_or_skip()
     (checkout / "lib" / "jax_training_lib.py").write_text("raise KeyError('steps')\n")
     assert arrived(checkout, "jax", tmp_path)[0] == "KeyError: 'steps'"
+
+
+@pytest.mark.parametrize(("wrong", "is_right"), [("", True), ('"keys": len(self.cell)', False)])
+def test_a_file_of_cvs_and_our_reading_of_it_hand_on_the_same(
+    wrong: str, is_right: bool, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sandboxed_or_skip()
+    used = 'key.startswith(("base_", "ici_", "remat_"))'  # as CVS, which hands on what MaxText knows
+    library = JAX.replace("isinstance(value, str)", used).replace("WRONG", wrong)
+    (checkout / "lib" / "jax_training_lib.py").write_text(library)
+    files = checkout / "input" / "config_file" / "training" / "jax"
+    files.mkdir(parents=True)
+    shutil.copy(cvs_runs.CONFIGS / "cvs" / "mi300x_singlenode_llama3_1_70b.json", files)
+    assert cvs_runs.shipped(checkout) == is_right
+    said = capsys.readouterr().out
+    assert "base_emb_dim is 16384.0, by our reading 8192.0 (architecture-contradicts-name)" in said
+    assert ("keys is " in said and "(WRONG)" in said) != is_right
+    assert said.splitlines()[-1].startswith("1 files, 1 cells, ")

@@ -96,8 +96,12 @@ def _jax(settings: Settings, spec: RunSpec) -> None:
     flags = next((name for name in values if name.startswith("xla_flags.")), None)
     _exported_twice(settings)
     if flags and not any(name.startswith("config.xla_flags.") for name in values):
-        why = "since 2026 CVS reads config.xla_flags instead, and silently ignores the flags here; here they hold"
-        settings.add(flags, "info", "cvs-differs", why, "give them as config.xla_flags for a newer CVS")
+        why = (
+            "since 2026 CVS reads config.xla_flags and config.env_vars instead, takes its own values where they are "
+            "missing, and silently ignores these flags and the keys that are exported; here they hold"
+        )
+        fix = "give them as config.xla_flags and config.env_vars for a newer CVS"
+        settings.add(flags, "info", "cvs-differs", why, fix)
 
 
 def _exported_twice(settings: Settings) -> None:
