@@ -266,7 +266,7 @@ def test_no_text_is_slow_or_breaks_anything(name: str) -> None:
     text, is_json = HOSTILE[name]
     start = time.process_time()
     problem(text, is_json=is_json)
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < 10
 
 
 @settings(max_examples=300)

@@ -195,7 +195,7 @@ def test_many_hosts_cost_little_and_too_many_nothing(tmp_path: Path) -> None:
     for hostile in (*many, "n[" + "1-9," * 50_000 + "1]", "[" * 50_000):
         with pytest.raises(ValueError, match=r"\[01-03,07\]|correct the range"):
             hosts_of(hostile)
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 10
 
 
 def test_ranges_of_hosts_can_be_excluded() -> None:
