@@ -78,6 +78,21 @@ def test_the_reference_lists_every_family_of_logs() -> None:
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(FAMILIES)
 
 
+# Files that the docs name although they are not here: of a run directory, and of an older commit.
+ELSEWHERE = {"launch/slurm/job.sh", "bench/programs/sharding.py"}
+
+
+def test_the_docs_name_real_files() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    named = {
+        name for page in pages for name in re.findall(r"`([a-z_]+(?:/\w+)+\.(?:py|toml|txt|sh|md))`", page.read_text())
+    }
+    bases = (ROOT, ROOT / "src", ROOT / "src" / "seatrial", ROOT / "tests", ROOT / "docs")
+    missing = {name for name in named if not any((base / name).exists() for base in bases)}
+    assert len(named) > 30
+    assert missing == ELSEWHERE
+
+
 def _parse(arguments: list[str]) -> None:
     """Reads the arguments as the command line does, without doing anything. Raises where it would refuse them."""
     with contextlib.suppress(click.exceptions.Exit):  # --help has said all it has to say
