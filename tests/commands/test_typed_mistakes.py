@@ -48,6 +48,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "check tiny.json/x": ("tiny.json/x", "check its path"),
     "check secret.json": ("secret.json", "permissions"),
     "plan nosuch.yaml": ("nosuch.yaml", "check the path"),
+    "plan tiny.json --sweep --all": ("--sweep and --all", "give one of them"),
+    "parse hello.txt": ("hello.txt", "--pattern FILE"),
     "run nosuch.json --rehearse": ("nosuch.json", "check the path"),
     "train nosuch.json": ("nosuch.json", "check the path"),
     "convert nosuch.json --to nxdt": ("nosuch.json", "check the path"),

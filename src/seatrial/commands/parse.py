@@ -8,22 +8,27 @@ from pathlib import Path
 from seatrial import events, logs
 from seatrial.dialects import configuration_title
 from seatrial.errors import InputError
-from seatrial.events import Fault, RunStarted
+from seatrial.events import Fault, RunStarted, Step
 from seatrial.recording import Recording
 from seatrial.runs.files import exists
 
 _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".bash", ".slurm", ".sbatch")  # and of no log
+OF_TRAINING = (Step, RunStarted, Fault)
 
 
 def parse_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -> Iterator[str]:
     """The events of the logs of one run as lines of JSON; a single log is not kept. Raises as `read_logs` does."""
-    how = check_logs(paths, family, pattern)
+    how, is_training = check_logs(paths, family, pattern), False
     try:
         alone = paths[0] if len(paths) == 1 and not paths[0].is_dir() else None
         found = logs.parse_file(alone, how) if alone else logs.read(paths, how)
-        yield from map(events.dumps, found)
+        for event in found:
+            is_training = is_training or isinstance(event, OF_TRAINING)
+            yield events.dumps(event)
     except OSError as error:
         raise unreadable(paths, error) from error
+    if not is_training:
+        raise no_training(paths)
 
 
 def read_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -> Recording:
@@ -50,7 +55,7 @@ def no_training(paths: Sequence[Path]) -> InputError:
 
 def is_of_training(record: Recording) -> bool:
     """Whether logs say anything of a training: that it began, did a step, or failed."""
-    return bool(record.steps) or any(isinstance(event, (Fault, RunStarted)) for event in record.others)
+    return bool(record.steps) or any(isinstance(event, OF_TRAINING) for event in record.others)
 
 
 def check_logs(paths: Sequence[Path], family: str, pattern: Path | None) -> str | logs.Spellings:
