@@ -142,7 +142,12 @@ def plan(
     from seatrial.commands import plan as plans
     from seatrial.commands.run import RunRequest
 
-    shown = {"--sweep": sweeps, "--explain": explain is not None, "--all": shows_all, "--compile": compile_for is not None}
+    shown = {
+        "--sweep": sweeps,
+        "--explain": explain is not None,
+        "--all": shows_all,
+        "--compile": compile_for is not None,
+    }
     if (sweeps or explain is not None) and sum(shown.values()) > 1:
         both = " and ".join(name for name, is_given in shown.items() if is_given)
         raise click.UsageError(f"{both} show different things: give one of them")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.history.summary import summarise
-from seatrial.runs.status import UNDECIDED, launcher_pid, read_status, require_over, starting_pid, state_of
+from seatrial.runs.status import UNDECIDED, launcher_pid, new_status, read_status, require_over, starting_pid, state_of
 from tests.helpers.command_line import seatrial
 from tests.helpers.history_runs import make
 
@@ -143,3 +143,15 @@ def test_of_one_on_hosts_whose_launcher_is_gone_there_may_be_more(run_dir: Path)
     done = seatrial("judge", run_dir, cwd=run_dir.parent)
     assert "it is no longer followed" in done.stderr
     assert "seatrial attach run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "found"), [("starting", "abandoned"), ("retrying", "abandoned"), ("running", "running")]
+)
+def test_a_launcher_that_died_here_before_anything_ran_is_not_waited_for(state: str, found: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    status = {**new_status("it", 12, state), "launcher_pid": process.pid}
+    assert state_of(Path("run"), status) == found
+    assert state_of(Path("run"), {**status, "launcher_at": "another boot"}) == state
+    assert state_of(Path("run"), {**status, "launcher_pid": os.getpid()}) == state

@@ -127,8 +127,8 @@ def new_status(name: str, planned_steps: int, state: str) -> dict[str, Any]:
     """The status of a run that this process launches, and of which no process runs yet."""
     now = time.time()
     return {
-        "v": 1, "run": name, "planned_steps": planned_steps, "launcher_pid": os.getpid(), "started": now,
-        "state": state, "reason": None, "heartbeat": now, "last_step": None, "processes": [],
+        "v": 1, "run": name, "planned_steps": planned_steps, "launcher_pid": os.getpid(), "launcher_at": _here(),
+        "started": now, "state": state, "reason": None, "heartbeat": now, "last_step": None, "processes": [],
     }  # fmt: skip
 
 
@@ -144,4 +144,28 @@ def _is_followed(status: Mapping[str, Any], now: float) -> bool:
     if type(heartbeat) is int:
         heartbeat = float(heartbeat) if abs(heartbeat) < 2**63 else math.inf
     is_fresh = type(heartbeat) is float and abs(now - heartbeat) < HEARTBEAT_SECONDS
-    return is_fresh or launcher_pid(status) is not None
+    is_gone = status.get("state") in BETWEEN and _is_gone(status)  # what runs already goes on for a while
+    return (is_fresh and not is_gone) or launcher_pid(status) is not None
+
+
+def _here() -> str | None:
+    """A name of where this process's number is valid: this boot of this machine, and the PID namespace. Linux only."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _is_gone(status: Mapping[str, Any]) -> bool:
+    """Whether the launcher ran here, and no process has its number any more."""
+    pid, at = status.get("launcher_pid"), status.get("launcher_at")
+    if type(pid) is not int or not 0 < pid < 2**31 or at is None or at != _here():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # somebody else's
+        pass
+    return False
