@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,34 @@ finally:
     cpu = sum(usage.ru_utime + usage.ru_stime for usage in spent)
     Path(target).write_text(json.dumps({"cpu_seconds": cpu, "peak_bytes": peak}))
 sys.exit(code)
+"""
+
+
+# The same for many commands, one after another in one process: what each took, and its own peak.
+_MEASURED_MANY = """
+import contextlib, ctypes, gc, json, os, re, resource, sys
+from pathlib import Path
+from seatrial.cli import main
+target, commands = Path(sys.argv[1]), json.load(sys.stdin)
+def spent():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+costs = []
+for cwd, arguments in commands:
+    os.chdir(cwd)
+    sys.argv = ["seatrial", *arguments]
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before, code = spent(), 0
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    peak = int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+    costs.append({"exit_code": code, "cpu_seconds": spent() - before, "peak_bytes": peak})
+target.write_text(json.dumps(costs))
 """
 
 
@@ -97,6 +126,25 @@ class Cost:
     def assert_modest(self) -> None:
         assert self.cpu_seconds <= MAX_CPU_SECONDS, f"{self.cpu_seconds:.2f} s of CPU time"
         assert self.peak_bytes <= MAX_PEAK_BYTES, f"{self.peak_bytes / 1e6:.0f} MB at the peak"
+
+
+def immodest(commands: Mapping[str, tuple[Path, Sequence[str]]], scratch: Path) -> dict[str, str]:
+    """Of `seatrial …` by name, (folder, arguments): what costs too much, or does not end with exit code 2."""
+    target = scratch / "costs.json"
+    given = json.dumps([(str(cwd), list(arguments)) for cwd, arguments in commands.values()])
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURED_MANY, str(target)], input=given, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for name, row in zip(commands, json.loads(target.read_text()), strict=True):
+        cost = Cost(out="", err="", **row)
+        try:
+            cost.assert_modest()
+            assert cost.exit_code == 2, f"exit code {cost.exit_code}"
+        except AssertionError as error:
+            found[name] = str(error)
+    return found
 
 
 def measured(*arguments: str | Path, cwd: Path, scratch: Path, stdin: int = subprocess.DEVNULL) -> Cost:
