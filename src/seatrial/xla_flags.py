@@ -37,8 +37,9 @@ REPLACEMENTS = {
 }
 
 # XLA:CPU hands matrix products to a library that is made for CPUs with products of bfloat16. On one without them, XLA's
-# own way takes 0.6 of the time of bfloat16's products, 0.85 of float32's, and 0.7 of a whole step in bfloat16. Every
-# hang of virtual devices seen with threads enough had products of that library beside collectives (jaxlib 0.11.1).
+# own way takes 0.6 of the time of bfloat16's products, 0.85 of float32's, and 0.7 of a whole step in bfloat16. The
+# one hang of virtual devices that had threads enough (MaxText, jaxlib 0.11.1) ran that library beside collectives; that
+# it was the cause is not proven.
 PLAIN_CPU_FLAGS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names it; the last is Arm's
 

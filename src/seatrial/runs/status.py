@@ -158,7 +158,7 @@ def _here() -> str | None:
 
 
 def _is_gone(status: Mapping[str, Any]) -> bool:
-    """Whether the launcher ran here, and no process has its number any more."""
+    """True if the launcher ran here and has ended; False as well where that cannot be known."""
     pid, at = status.get("launcher_pid"), status.get("launcher_at")
     if type(pid) is not int or not 0 < pid < 2**31 or at is None or at != _here():
         return False
