@@ -28,9 +28,11 @@ demo: $(INSTALLED)train ## Rehearse a 70B configuration on this machine; ends in
 	$(BIN)/seatrial run configs/cvs/mi300x_singlenode_llama3_1_70b.json config.nnodes=1 --rehearse --text
 
 test: $(INSTALLED)test ## Run the tests, except the slow ones, and print their coverage; with CLUSTER=1 fail where those of clusters cannot run.
-	@$(BIN)/python -W "ignore:Unable to activate pytest" -m slipcover --fail-under 0 --json --out $(COVERAGE).json \
-	  -m pytest -m "not slow" $(PARALLEL)
-	@$(BIN)/python -m slipcover --merge $(COVERAGE).json --out $(COVERAGE).json >$(COVERAGE).txt; status=$$?; \
+	@rm -rf $(COVERAGE) && mkdir $(COVERAGE)
+	@SEATRIAL_COVERAGE=$(CURDIR)/$(COVERAGE) $(BIN)/python -W "ignore:Unable to activate pytest" \
+	  -m slipcover --fail-under 0 --json --out $(COVERAGE).json -m pytest -m "not slow" $(PARALLEL)
+	@$(BIN)/python -m slipcover --merge $(COVERAGE).json $$(find $(COVERAGE) -name "*.json") --out $(COVERAGE).json \
+	  >$(COVERAGE).txt; status=$$?; \
 	  sed -n '2,3p;$$p' $(COVERAGE).txt; echo "By file: $(COVERAGE).txt"; \
 	  [ $$status -ne 2 ] || echo "The coverage is below fail-under in pyproject.toml."; exit $$status
 

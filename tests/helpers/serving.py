@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.helpers.coverage import measured
 from tests.helpers.processes import wait_until
 
 SERVE = [sys.executable, "-c", "from seatrial.cli import main; main()", "serve"]
@@ -70,7 +70,7 @@ class Server:
 @contextmanager
 def serving(*arguments: str | Path, data: Path) -> Iterator[Server]:
     """A server on a free port, with an index of its own in `data`; afterwards nothing of it is left."""
-    environment = {**os.environ, "XDG_DATA_HOME": str(data)}
+    environment = measured("serve") | {"XDG_DATA_HOME": str(data)}
     process = subprocess.Popen(
         [*SERVE, *map(str, arguments), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=environment,

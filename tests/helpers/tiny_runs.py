@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.helpers.compiling import quick_flags
+from tests.helpers.coverage import measured
 from tests.helpers.processes import wait_until
 
 SEATRIAL = [sys.executable, "-c", "from seatrial.cli import main; main()"]
@@ -49,7 +49,7 @@ def start(config: Path, run_dir: Path, *arguments: str, **variables: str) -> sub
         stderr=subprocess.STDOUT,
         text=True,
         cwd=config.parent,
-        env={**os.environ, **variables},
+        env=measured("train") | variables,
     )
 
 

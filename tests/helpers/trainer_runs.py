@@ -11,6 +11,7 @@ from pathlib import Path
 
 from seatrial import events
 from seatrial.spec import RunSpec, to_dict
+from tests.helpers.coverage import measured
 
 
 def start(spec: RunSpec, out: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -18,7 +19,7 @@ def start(spec: RunSpec, out: Path, *arguments: str) -> subprocess.Popen[str]:
     (out / "spec.json").write_text(json.dumps(to_dict(spec)))
     command = [sys.executable, "-m", "seatrial.train", str(out / "spec.json"), "--out", str(out)]
     command += ["--cpu-devices", str(spec.topology.devices_per_node), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=measured("train"))
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:

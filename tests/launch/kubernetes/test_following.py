@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from seatrial.launch.kubernetes.kubectl import MISSING, REFUSALS, refusal
+from tests.helpers.coverage import measured
 from tests.helpers.kubernetes_api import serving
 from tests.helpers.processes import wait_until
 from tests.launch.kubernetes.test_states import SCHEDULER, UNSCHEDULABLE, jobset, pod, terminated, waiting
@@ -67,7 +68,7 @@ class Person:
 
     def start(self, *words: str | Path) -> subprocess.Popen[str]:
         argv = [sys.executable, "-c", "from seatrial.cli import main; main()", *map(str, words)]
-        environment = {**os.environ, **self.variables}
+        environment = measured("launch/kubernetes") | self.variables
         return subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
