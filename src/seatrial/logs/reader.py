@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, islice, repeat, takewhile
 from operator import call, contains, methodcaller
 from typing import Any, NamedTuple
@@ -14,22 +13,20 @@ from typing import Any, NamedTuple
 from seatrial.events import Event, Fault
 from seatrial.logs.clock import YEARLESS
 from seatrial.logs.faults import FaultScanner, skeleton_of
-from seatrial.logs.grammar import PHASES, UNKNOWN_STEP, Family, Found, Note, Reading, ReadLine, Span, read_values
+from seatrial.logs.grammar import Family, Found, Note, Reading, ReadLine
+from seatrial.logs.held_step import HeldStep
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
 from seatrial.logs.lines import Prefix, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
+from seatrial.logs.step_lines import Line, Remark, is_cut, readings_of, remarks_of
 from seatrial.logs.step_numbers import numbered
 
-LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
-LONGEST_NUMBER = 18  # digits of a step; more are none, and `int` refuses thousands of them
-LARGEST_STEP = 1e15
 MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
 MOST_AT_ONCE, FEWEST_AT_ONCE = 256, 4  # step lines
 MAX_IN_VAIN = 32  # patterns learnt from one line after the other
 OTHER_CLOCK, OTHER_YEAR = 60.0, 180 * 86_400.0  # seconds that a line is before the last step: it is another clock's
-MOST_PAIRS = 1000  # of a step of several lines
 MAX_PAUSE = 255  # lines until reading many at once is attempted again
 
 _GROUPS = methodcaller("groups")
@@ -61,44 +58,6 @@ class _Learnt(NamedTuple):
     log: ProcessLog
 
 
-class _Line(NamedTuple):
-    """A line as it was printed, without the carriage return before it, and what launchers put before that."""
-
-    raw: str
-    text: str
-    prefix: Prefix
-
-
-class _Remark(NamedTuple):
-    """A note in a line: where, what it says, and when."""
-
-    start: int
-    note: Note
-    groups: Mapping[str, Any]
-    time: float | None
-
-
-@dataclass(slots=True)
-class _Held:
-    """A step that the next lines may go on with: what its own line says, and the pairs of those lines.
-
-    `is_whole`: a key came again with another value, so that the line before was lost that began the next step.
-    """
-
-    family: Family
-    reading: Reading
-    line: _Line
-    pairs: dict[str, str] = field(default_factory=dict)
-    is_whole: bool = False
-
-    def add(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Takes the pairs of one more line."""
-        for key, value in pairs:
-            self.is_whole |= self.pairs.get(key, value) != value
-            if not self.is_whole and len(self.pairs) < MOST_PAIRS:
-                self.pairs[key] = value
-
-
 class Reader:
     """Reads one log, line after line; `feed` and `finish` return the events that follow.
 
@@ -126,9 +85,9 @@ class Reader:
         self._matched: _Learnt | None = None  # the pattern that the last line had
         self._only_steps = False  # whether the last lines that were read at once were steps all
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
-        self._held: dict[int, _Held] = {}  # by process
+        self._held: dict[int, HeldStep] = {}  # by process
         self._late: list[Fault] = []  # that came while a step was held
-        self._custom_line: _Line | None = None  # the last one that the reader of a family was given
+        self._custom_line: Line | None = None  # the last one that the reader of a family was given
 
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
@@ -245,9 +204,9 @@ class Reader:
             self._patterns.insert(0, learnt)
         self._matched = learnt
 
-    def _learn(self, family: Family, reading: Reading, line: _Line, log: ProcessLog, fields: Mapping[str, Any]) -> None:
+    def _learn(self, family: Family, reading: Reading, line: Line, log: ProcessLog, fields: Mapping[str, Any]) -> None:
         """The next line is likely to look like this one; but for a log in which it never does, this is too dear."""
-        if _is_cut(family, reading, line.raw):
+        if is_cut(family, reading, line.raw):
             return  # whole lines would look like it, and lose their last value
         since, self._learnt_at = self._number - self._learnt_at, self._number
         self._in_vain = self._in_vain + 1 if since <= len(self._patterns) else 0
@@ -301,13 +260,13 @@ class Reader:
         prefix = read_prefix(text)
         if goes_on and prefix.rank is None:  # what stood before the line stands before the rest of it
             prefix = replace(read_prefix(self._line), length=prefix.length, rank_span=None)
-        line = _Line(raw, text, prefix)
-        remarks = _remarks(text, tables.notes)
+        line = Line(raw, text, prefix)
+        remarks = remarks_of(text, tables.notes)
         readings = [
             (family, reading)
             for family in sorted(tables.families, key=lambda family: family is not self._likeliest)
             if all(anchor in text for anchor in family.anchors)
-            for reading in _readings(family, text)
+            for reading in readings_of(family, text)
         ]
         # A line with more in it is no model for others, nor is one that takes long to make a pattern of.
         teaches = len(readings) == 1 and not remarks and not goes_on and len(raw) < LONGEST_SKELETON
@@ -330,21 +289,21 @@ class Reader:
             if finish and self._custom_line:
                 yield from self._take_found(family, finish(), self._custom_line)
 
-    def _read_custom(self, line: _Line, custom: Sequence[tuple[Family, ReadLine]]) -> Iterator[Event]:
+    def _read_custom(self, line: Line, custom: Sequence[tuple[Family, ReadLine]]) -> Iterator[Event]:
         """What the readers make of it that families have for lines that are no pairs."""
         for family, read_line in custom:
             if any(word in line.text for word in family.custom_words):
                 yield from self._take_found(family, read_line(line.text), line)
                 self._custom_line = line
 
-    def _take_found(self, family: Family, everything: Iterable[Found], line: _Line) -> Iterator[Event]:
+    def _take_found(self, family: Family, everything: Iterable[Found], line: Line) -> Iterator[Event]:
         for found in everything:
             if isinstance(found, Reading):
                 yield from self._take(family, found, line, teaches=False)
             else:
                 note, says = found
                 groups = {name: value for name, value in says.items() if name != "time"}
-                yield from self._note(_Remark(0, note, groups, says.get("time")), line)
+                yield from self._note(Remark(0, note, groups, says.get("time")), line)
 
     # --- steps of several lines ---
 
@@ -357,7 +316,7 @@ class Reader:
         held.add((pair[1].strip(), pair[2]) for pair in held.family.pair.finditer(line, prefix.length))
         return True
 
-    def _take(self, family: Family, reading: Reading, line: _Line, *, teaches: bool) -> Sequence[Event]:
+    def _take(self, family: Family, reading: Reading, line: Line, *, teaches: bool) -> Sequence[Event]:
         """What a step line says; one of a family whose steps are held comes out later."""
         if not (family.continued or family.fallback):
             return [*self._release(family), *self._step(family, reading, line, teaches=teaches)]
@@ -372,7 +331,7 @@ class Reader:
             held.reading = replace(held.reading, values={**held.reading.values, **reading.values})
             return ()
         events = [*self._release(family, process), *(self._progressed() if self._had_fault else ())]
-        self._held[process] = _Held(family, reading, line)
+        self._held[process] = HeldStep(family, reading, line)
         return events
 
     def _release(self, by: Family | None = None, process: int | None = None) -> Sequence[Event]:
@@ -389,21 +348,13 @@ class Reader:
         late, self._late = self._late, []
         return _in_order(steps, late)
 
-    def _whole(self, held: _Held) -> Sequence[Event]:
+    def _whole(self, held: HeldStep) -> Sequence[Event]:
         """What a step that was held says, with all of its lines; nothing where no line with a known pair followed."""
-        said = read_values(list(held.pairs.items()), held.family.fields).values
-        if held.family.continued and not (said or held.family.fallback):
-            return ()
-        values = {**held.reading.values, **said}
-        if "step" in said:
-            is_number = 0 <= said["step"] < LARGEST_STEP and "total" not in held.reading.values
-            values["step"] = int(said["step"]) if is_number else held.reading.values["step"]
-        if values["step"] == UNKNOWN_STEP:
-            return ()
-        return self._step(held.family, replace(held.reading, values=values), held.line, teaches=False, was_held=True)
+        reading = held.whole()
+        return self._step(held.family, reading, held.line, teaches=False, was_held=True) if reading else ()
 
     def _step(
-        self, family: Family, reading: Reading, line: _Line, *, teaches: bool, was_held: bool = False
+        self, family: Family, reading: Reading, line: Line, *, teaches: bool, was_held: bool = False
     ) -> Sequence[Event]:
         """A step; one that was held was done before the faults that came in the meantime."""
         log = self._log_of(line.prefix)
@@ -421,7 +372,7 @@ class Reader:
             time = seconds_since_epoch(line.text[slice(*where)])
         return [*before, *log.step(family, fields, total, time, inferred=reading.inferred)]
 
-    def _note(self, remark: _Remark, line: _Line) -> Sequence[Event]:
+    def _note(self, remark: Remark, line: Line) -> Sequence[Event]:
         """A note is about the process that printed it, or, if another reports the steps, about that one."""
         held = self._release()
         log = self._log_of(line.prefix)
@@ -433,7 +384,7 @@ class Reader:
             groups = {**groups, "family": self._family_of[remark.note]}
         return [*held, *log.note(remark.note, groups, line.text, remark.time)]
 
-    def _scan_for_faults(self, line: _Line) -> Sequence[Event]:
+    def _scan_for_faults(self, line: Line) -> Sequence[Event]:
         rank = line.prefix.rank
         log = self._logs.get(self._process if rank is None else rank)
         latest = log.wall_time if log else max((log.wall_time for log in self._logs.values()), default=0.0)
@@ -452,7 +403,7 @@ class Reader:
             return ()
         return faults
 
-    def _time_of(self, line: _Line, latest: float) -> float:
+    def _time_of(self, line: Line, latest: float) -> float:
         """When a line was printed that shows a fault: as it says, or as the last line did that said so.
 
         `latest` is the time of the last step: where that only adds up seconds, so does the fault's; where a fault would
@@ -487,58 +438,8 @@ def _in_order(before: Sequence[Event], faults: Sequence[Fault]) -> list[Event]:
     return [*before, *late]
 
 
-def _remarks(text: str, notes: Sequence[Note]) -> list[_Remark]:
-    """The notes in a line, in their order."""
-    found: list[_Remark] = []
-    for note in notes:
-        if note.literal in text:
-            for match in note.pattern.finditer(text):
-                span = find_time(text, match.end())
-                time = seconds_since_epoch(text[slice(*span)]) if span else None
-                found.append(_Remark(match.start(), note, match.groupdict(), time))
-    return sorted(found, key=lambda remark: remark.start)
-
-
-def _is_cut(family: Family, reading: Reading, line: str) -> bool:
-    """Whether the line ends in a number that the tables did not accept, though they know its key."""
-    end = line[max(span[1] for span in reading.spans) :].rstrip()
-    return end[-1:] in tuple("0123456789.") and any(
-        key in end for key, field in family.fields.items() if field.name not in reading.values
-    )
-
-
 def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> Sequence[Any]:
     return _COLUMNS[read](texts) if read in _COLUMNS else list(map(read, texts))
-
-
-def _readings(family: Family, text: str) -> Iterator[Reading]:
-    """The step lines in a line: more than one where prints are glued."""
-    heads = list(family.head.finditer(text))
-    ends = [*(head.start() for head in heads[1:]), len(text)]
-    for head, next_head in zip(heads, ends, strict=False):
-        end = min(next_head, head.end() + LONGEST_STEP)
-        if any(len(head[name] or "") > LONGEST_NUMBER for name in ("step", "total") if name in head.re.groupindex):
-            continue
-        if not family.whole or family.whole.search(text, head.end(), end):
-            yield _reading(family, head, [*family.pair.finditer(text, head.end(), end)])
-
-
-def _reading(family: Family, head: re.Match[str], pairs: Sequence[re.Match[str]]) -> Reading:
-    groups = head.groupdict()
-    numbers = [name for name in ("step", "total") if groups.get(name)]
-    spans: dict[str, Span] = {name: (*head.span(name), name, None) for name in numbers}
-    own = [(name, text, head.start(name)) for name, text in groups.items() if text and name in family.fields]
-    told = own + [(pair[1].strip(), pair[2], pair.start(2)) for pair in pairs]
-    found = read_values([(key, text) for key, text, _ in told], family.fields)
-    for name, place in found.places.items():
-        key, text, start = told[place]
-        spans[name] = (start + len(text) - len(text.lstrip()), start + len(text.rstrip()), name, family.fields[key])
-    return Reading(
-        values={**{name: int(groups[name].replace(",", "")) for name in numbers}, **found.values},
-        phase=next((phase for phase in PHASES if groups.get(phase)), ""),
-        spans=tuple(spans.values()),
-        alike=found.alike,
-    )
 
 
 def read_events(lines: Iterable[str], families: Sequence[Family], *, process: int, source: str) -> Iterator[Event]:
