@@ -1,4 +1,4 @@
-"""What one line of a log has in it: steps, by a family's grammar, and notes."""
+"""One line of a log → the steps in it, by a family's grammar, and its notes."""
 
 from __future__ import annotations
 
