@@ -32,6 +32,7 @@ Label = Literal["sound", "unsound", "failed", "open"]
 # What an answer may get wrong, worst first.
 FALSE_PASS, WRONG_BLAME, FALSE_ALARM = "false PASS", "wrong blame", "false alarm"
 NUMBERS_MISSED, CAUSE_MISSED, NOT_NAMED = "numbers not doubted", "cause not found", "not named"
+CAUSE_ADDED = "cause not in the label"
 ABSENT = "absent"
 
 
@@ -116,7 +117,9 @@ def wrong(entry: Entry, verdict: Verdict, diagnosis: Diagnosis | None) -> str:
     if passed:
         return FALSE_PASS
     if entry.label == "open":
-        return WRONG_BLAME if diagnosis is not None else FALSE_ALARM if numerics == "fail" else ""
+        if blamed(diagnosis):
+            return WRONG_BLAME
+        return CAUSE_ADDED if diagnosis is not None else FALSE_ALARM if numerics == "fail" else ""
     if entry.label == "unsound" and numerics == "pass":
         return NUMBERS_MISSED
     if entry.label == "failed":

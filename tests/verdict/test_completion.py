@@ -384,6 +384,25 @@ def test_what_others_print_at_the_end_is_not_the_end_of_the_one_that_is_named() 
         assert measured.completion.diagnosis.exclude == ("rank 2",)
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "said"),
+    [
+        ("STEP 4.0 ON gpu-1 CANCELLED AT 2026-03-01T11:00:01 DUE TO TIME LIMIT", "time_limit", "Time limit after"),
+        ("STEP 4.0 ON gpu-1 CANCELLED AT 2026-03-01T11:00:01 DUE TO PREEMPTION", "preempted", "Preempted after"),
+        ("STEP 4.0 ON gpu-1 CANCELLED AT 2026-03-01T11:00:01", "step_cancelled", "Job step cancelled after"),
+        ("JOB 4 ON gpu-1 CANCELLED AT 2026-03-01T11:00:01", "cancelled", "Cancelled after"),
+    ],
+)
+def test_what_happens_to_a_whole_job_is_blamed_on_no_rank(line: str, kind: str, said: str) -> None:
+    steps = [f"0: {line}" for line in maxtext(0, 20)]
+    measured, found = judged([*steps, f"0: slurmstepd: error: *** {line} ***"], OF_50)
+    diagnosis = measured.completion.diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.kind, diagnosis.cause.where) == (kind, "")
+    assert list(diagnosis.suspects) == list(diagnosis.exclude) == []
+    assert found.headline.startswith(f"{said} step 20")
+
+
 LOGS_OF_OTHERS = {
     "fairseq": [
         "2026-03-01 10:00:01 | INFO | train_inner | epoch 001:    120 / 1000 loss=6.801, ppl=111.5, num_updates=120",

@@ -362,7 +362,8 @@ def _what(fault: FaultRecord, named: Sequence[str]) -> str:
     if KINDS[fault.fault].of_others:
         if named:
             return f"{fault.title}{' from ' if fault.fault == 'heartbeat_lost' else ': '}{_places(named)}"
-        return fault.title + (f", reported by {fault.reported_by}" if fault.reported_by else "")
+        is_of_job = fault.fault in _ORDERED or fault.fault == "step_cancelled"  # whoever reports it
+        return fault.title + (f", reported by {fault.reported_by}" if fault.reported_by and not is_of_job else "")
     if not fault.where:
         return fault.title
     if fault.fault in _DONE_TO and fault.rank is not None:
