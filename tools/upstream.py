@@ -155,7 +155,7 @@ def _outcome(problems: Sequence[Problem], by: str) -> Outcome:
 
 
 def is_expected(entry: Entry, found: Outcome) -> bool:
-    """Whether an entry is resolved, or refused for the reason that its row names."""
+    """True if an entry is resolved, or refused for the reason that its row names."""
     return (found.outcome, found.code) == ((REFUSED, entry.refused) if entry.refused else (RESOLVED, ""))
 
 

@@ -171,7 +171,7 @@ def _change(place: tuple[Any, Any], other: tuple[Any, Any], rng: random.Random) 
 
 
 def _holds(tree: Any, part: Any) -> bool:
-    """Whether a container is a tree, or within it."""
+    """True if a container is a tree, or within it."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()

@@ -68,7 +68,7 @@ class Findings:
 
     @property
     def ok(self) -> bool:
-        """Whether none of them is an error."""
+        """True if none of them is an error."""
         return not self.errors
 
     def __iter__(self) -> Iterator[Problem]:

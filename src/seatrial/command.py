@@ -77,7 +77,7 @@ class Secret:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a variable, key or option of this name is a secret; of a dotted path, if any part's is.
+    """True if the value of a variable, key or option of this name is a secret; of a dotted path, if any part's is.
 
     This is the only place that decides so. In doubt it does: a harmless value that is masked is the smaller loss. Names
     of files are none, as HF_TOKEN_FILE, nor are words about text, as EOS_TOKEN_ID and MAX_TOKENS.

@@ -60,7 +60,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def is_colorful(stream: TextIO | None) -> bool:
-    """Whether colours would be seen there (None: the stream is closed), and are wanted (https://no-color.org)."""
+    """True if colours would be seen there (None: the stream is closed), and are wanted (https://no-color.org)."""
     unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return stream is not None and stream.isatty() and not unwanted
 

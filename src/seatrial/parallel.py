@@ -71,7 +71,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _is_much(paths: Sequence[Path]) -> bool:
-    """Whether the files are worth a pool; nothing but files can be read by another process."""
+    """True if the files are worth a pool; nothing but files can be read by another process."""
     size = 0
     for path in paths:
         if not path.is_file():

@@ -157,7 +157,7 @@ class PlanRequest:
 
     @property
     def on_virtual_devices(self) -> bool:
-        """Whether it is a rehearsal, and more than a collapsed mesh."""
+        """True if it is a rehearsal, and more than a collapsed mesh."""
         return bool(self.rehearsal and not self.rehearsal.collapsed)
 
 

@@ -147,7 +147,7 @@ def probe(flags: Mapping[str, str]) -> dict[str, Verdict] | None:
 
 
 def is_sound(name: str, value: str) -> bool:
-    """Whether a flag stays one flag in XLA_FLAGS, which is split at blanks; all of a value may be in quotes."""
+    """True if a flag stays one flag in XLA_FLAGS, which is split at blanks; all of a value may be in quotes."""
     return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
 
 

@@ -1,4 +1,4 @@
-"""`seatrial judge` and `seatrial parse` on foreign logs, as a user runs them."""
+"""`seatrial judge` and `seatrial parse` on logs from other trainers, as a user runs them."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_documented_value_that_no_file_of_cvs_has_is_a_deviation(system: str) 
 
 
 def says(name: str, value: Any, keys: Mapping[str, Key] = KEYS) -> bool:
-    """Whether a row of NxDT has a value as that of a file without the key: as its default, or in what it says of it."""
+    """True if a row of NxDT has a value as that of a file without the key: as its default, or in what it says of it."""
     key = keys[name]
     if key.disposition == "rejected":
         return key.read(value) in key.quiet

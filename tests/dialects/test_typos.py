@@ -50,7 +50,7 @@ def typos(word: str, rng: random.Random, each: int) -> Iterator[str]:
 
 
 def is_right(fix: str, key: str) -> bool:
-    """Whether the first key that is suggested is the right one."""
+    """True if the first key that is suggested is the right one."""
     said = fix.removeprefix("did you mean ").partition("?")[0].split(" or ")[0].lstrip("-")
     return said == key or key.endswith(f".{said}") or said.endswith(f".{key}")
 

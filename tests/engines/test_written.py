@@ -46,7 +46,7 @@ def words_of(text: str) -> list[str]:
 
 
 def same(value: Any, word: str) -> bool:
-    """Whether MaxText has a value as the word says it; of a text of YAML, the value, and nothing is as good as ""."""
+    """True if MaxText has a value as the word says it; of a text of YAML, the value, and nothing is as good as ""."""
     said = yaml.load(word, Loader=yaml.SafeLoader)
     try:
         return float(said) == float(value)

@@ -79,7 +79,7 @@ def values(step: Step) -> dict[str, float]:
 
 
 def same(found: Mapping[str, float], expected: Mapping[str, float]) -> bool:
-    """Whether both say the same; nan is the same as nan, and the last bit of a unit's factor does not count."""
+    """True if both say the same; nan is the same as nan, and the last bit of a unit's factor does not count."""
     return found.keys() == expected.keys() and all(
         (math.isnan(found[name]) and math.isnan(value)) or math.isclose(found[name], value, rel_tol=1e-14)
         for name, value in expected.items()

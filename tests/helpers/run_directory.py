@@ -212,7 +212,7 @@ def write_judged(
     family: str = "maxtext",
     convention: str | None = None,
 ) -> Path:
-    """What judging foreign logs leaves: no plan, and a configuration only if they were held against one (`asked`)."""
+    """What judging logs from other trainers leaves: no plan, and a configuration only if it was stated (`asked`)."""
     run_dir.mkdir(parents=True, exist_ok=True)
     recorded = recording.merge(list(part) for part in story(asked or asked_for()))
     writer = events.Writer(run_dir / "events-0.jsonl")
@@ -229,7 +229,7 @@ def write_judged(
     return run_dir
 
 
-def foreign(spec: RunSpec, *, off: float = 0.0, slow_rank: int | None = None) -> list[list[events.Event]]:
+def from_other_trainer(spec: RunSpec, *, off: float = 0.0, slow_rank: int | None = None) -> list[list[events.Event]]:
     """A log of somebody else's run: its own figures are `off` by a fraction, and a rank may be slower than the rest."""
     tokens = spec.tokens_per_step / spec.topology.num_devices
     per_token = flops.flops_per_token(spec.model, spec.batch.sequence_length, "non_causal")

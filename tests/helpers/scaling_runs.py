@@ -42,7 +42,7 @@ def run(
     device_kind: str = "NVIDIA H100 80GB HBM3",
     complete: bool = True,
 ) -> RunReport:
-    """A run directory as it is left by `judge` on a foreign log, and its report; one process speaks for all."""
+    """A run directory that `judge` leaves of a log from another trainer, and its report; one process speaks for all."""
     folder = folder / (name or f"run-{spec.topology.num_devices}")
     folder.mkdir(parents=True)
     times = seconds if callable(seconds) else lambda step: seconds

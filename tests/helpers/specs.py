@@ -351,7 +351,7 @@ def differences(spec: RunSpec, again: RunSpec) -> dict[str, tuple[Any, Any]]:
 
 
 def _about(note: str, path: str) -> bool:
-    """Whether a note's path is that of a leaf, of a part that holds it, or of an item in it."""
+    """True if a note's path is that of a leaf, of a part that holds it, or of an item in it."""
     return note == path or path.startswith(f"{note}.") or note.startswith(f"{path}.")
 
 

@@ -1,4 +1,4 @@
-"""The loss and the gradient of foreign logs: each rule by itself, with the answer of the verdict."""
+"""The loss and the gradient of logs from other trainers: each rule by itself, with the answer of the verdict."""
 
 from __future__ import annotations
 

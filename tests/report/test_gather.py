@@ -110,7 +110,7 @@ def test_a_log_outside_of_the_run_directory_is_not_read(tmp_path: Path) -> None:
 def test_logs_held_against_a_configuration_need_no_plan(tmp_path: Path) -> None:
     asked = run_directory.asked_for()
     run = run_directory.write_judged(
-        tmp_path / "run", run_directory.foreign, asked=asked, sources=["logs/node0.log", "logs/node1.log"]
+        tmp_path / "run", run_directory.from_other_trainer, asked=asked, sources=["logs/node0.log", "logs/node1.log"]
     )
     report = gather(run)
     assert report.missing == ()
@@ -123,7 +123,7 @@ def test_logs_held_against_a_configuration_need_no_plan(tmp_path: Path) -> None:
 
 
 def test_a_log_without_a_configuration_is_called_by_its_file(tmp_path: Path) -> None:
-    report = gather(run_directory.write_judged(tmp_path / "run", run_directory.foreign))
+    report = gather(run_directory.write_judged(tmp_path / "run", run_directory.from_other_trainer))
     assert report.missing == ()
     assert (report.spec, report.values, report.against) == (None, (), "")
     assert report.name == "node0.log"
@@ -142,7 +142,7 @@ def test_a_counted_clock_is_no_date(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"v": 1}', '{"v": 1, "sources": 5, "family": 6, "against": 7}'])
 def test_a_damaged_word_on_what_was_judged(tmp_path: Path, damage: str) -> None:
-    run = run_directory.write_judged(tmp_path / "run", run_directory.foreign)
+    run = run_directory.write_judged(tmp_path / "run", run_directory.from_other_trainer)
     (run / "judged.json").write_text(damage, encoding="utf-8")
     report = gather(run)
     assert report.verdict is not None

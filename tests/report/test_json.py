@@ -25,7 +25,9 @@ def test_it_holds_the_whole_run(tmp_path: Path) -> None:
 
 
 def test_it_says_which_logs_a_run_was_read_from(tmp_path: Path) -> None:
-    run = run_directory.write_judged(tmp_path / "run", run_directory.foreign, asked=run_directory.asked_for())
+    run = run_directory.write_judged(
+        tmp_path / "run", run_directory.from_other_trainer, asked=run_directory.asked_for()
+    )
     data = json.loads(report_json.render(gather(run)))
     assert (data["sources"], data["family"], data["against"]) == (["logs/node0.log"], "maxtext", "configs/llama.yml")
 

@@ -98,7 +98,9 @@ def test_ranks_without_seconds_are_compared_by_their_rates(performance: metrics.
 
 
 def test_one_rank_has_no_map(tmp_path: Path) -> None:
-    report = gather(run_directory.write_judged(tmp_path / "run", lambda spec: run_directory.foreign(spec)[:1]))
+    report = gather(
+        run_directory.write_judged(tmp_path / "run", lambda spec: run_directory.from_other_trainer(spec)[:1])
+    )
     assert report.ranks is None
     assert "ranks-map" not in html.render(report).partition("<script>")[0]
 

@@ -20,18 +20,18 @@ def found(report: RunReport) -> dict[str, Section]:
     return {section.key: section for section in sections(report)}
 
 
-def foreign(folder: Path, **options: float | int | None) -> RunReport:
+def from_other_trainer(folder: Path, **options: float | int | None) -> RunReport:
     asked = run_directory.asked_for()
     logs = ["/data/run/node0.log", "/data/run/node1.log"]
     return gather(
         run_directory.write_judged(
-            folder / "run", lambda spec: run_directory.foreign(spec, **options), asked=asked, sources=logs
+            folder / "run", lambda spec: run_directory.from_other_trainer(spec, **options), asked=asked, sources=logs
         )
     )
 
 
 def test_what_the_log_says_stands_beside_what_follows_from_it(tmp_path: Path) -> None:
-    section = found(foreign(tmp_path, off=0.01))["reported"]
+    section = found(from_other_trainer(tmp_path, off=0.01))["reported"]
     rows = {row[0]: row[1:] for row in section.rows}
     assert rows["Tokens/s per device"][2] == "+1.0%"
     assert rows["Model TFLOP/s per device"][2] == "+1.0%"
@@ -44,13 +44,13 @@ def test_what_the_log_says_stands_beside_what_follows_from_it(tmp_path: Path) ->
 )
 def test_how_the_convention_was_recognised(tmp_path: Path, convention: str | None, said: str) -> None:
     run = run_directory.write_judged(
-        tmp_path / "run", run_directory.foreign, asked=run_directory.asked_for(), convention=convention
+        tmp_path / "run", run_directory.from_other_trainer, asked=run_directory.asked_for(), convention=convention
     )
     assert said in found(gather(run))["reported"].notes[0]
 
 
 def test_without_a_configuration_no_flops_are_counted(tmp_path: Path) -> None:
-    report = gather(run_directory.write_judged(tmp_path / "run", run_directory.foreign))
+    report = gather(run_directory.write_judged(tmp_path / "run", run_directory.from_other_trainer))
     section = found(report)["reported"]
     assert section.notes == ("FLOPs were not counted: that needs a configuration.",)
     assert (section.rows[-1][0], section.rows[-1][2]) == ("Model TFLOP/s per device", "")
@@ -58,7 +58,9 @@ def test_without_a_configuration_no_flops_are_counted(tmp_path: Path) -> None:
 
 def test_logs_are_listed_with_their_processes(tmp_path: Path) -> None:
     run = run_directory.write_judged(
-        tmp_path / "run", run_directory.foreign, sources=["logs/node0.log", "logs/node1.log", "logs/other.log"]
+        tmp_path / "run",
+        run_directory.from_other_trainer,
+        sources=["logs/node0.log", "logs/node1.log", "logs/other.log"],
     )
     section = found(gather(run))["sources"]
     assert [row[:2] for row in section.rows] == [
@@ -68,10 +70,10 @@ def test_logs_are_listed_with_their_processes(tmp_path: Path) -> None:
 
 
 def test_a_straggler_is_named(tmp_path: Path) -> None:
-    section = found(foreign(tmp_path, slow_rank=1))["evenness"]
+    section = found(from_other_trainer(tmp_path, slow_rank=1))["evenness"]
     (told,) = [row[1] for row in section.rows if row[0] == "Straggler"]
     assert told.startswith("rank 1 on local1: ")
-    assert "Straggler" not in {row[0] for row in found(foreign(tmp_path / "even"))["evenness"].rows}
+    assert "Straggler" not in {row[0] for row in found(from_other_trainer(tmp_path / "even"))["evenness"].rows}
 
 
 def test_attempts_and_which_of_them_the_speed_is_from(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_attempts_and_which_of_them_the_speed_is_from(tmp_path: Path) -> None:
     assert section.rows == (("1", "0–9", "10"), ("2", "5–29", "25"))
     assert section.strong == {1}
     assert section.notes == ("Speed is taken from attempt 2.",)
-    assert "attempts" not in found(foreign(tmp_path))
+    assert "attempts" not in found(from_other_trainer(tmp_path))
 
 
 def test_the_first_cause_is_marked_and_its_victims_follow(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_the_first_cause_is_marked_and_its_victims_follow(tmp_path: Path) -> Non
 
 def test_what_a_run_survived_is_no_cause(tmp_path: Path) -> None:
     def story(spec: RunSpec) -> list[list[events.Event]]:
-        (trainer, *rest) = run_directory.foreign(spec)
+        (trainer, *rest) = run_directory.from_other_trainer(spec)
         warned = replace(
             streams.fault("collective_timeout", "rank 0", "it took long", process=0), wall_time=trainer[9].wall_time
         )
@@ -115,7 +117,7 @@ def test_what_a_run_survived_is_no_cause(tmp_path: Path) -> None:
 
 def test_places_leave_out_what_all_logs_share(tmp_path: Path) -> None:
     def story(spec: RunSpec) -> list[list[events.Event]]:
-        (trainer, *_) = run_directory.foreign(spec)
+        (trainer, *_) = run_directory.from_other_trainer(spec)
         fault = streams.fault("device_oom", "rank 1", "out of memory", process=0)
         return [[*trainer[:10], replace(fault, line=7, facts={"source": "/data/run/b/node1.log"})]]
 
@@ -129,7 +131,7 @@ def test_places_leave_out_what_all_logs_share(tmp_path: Path) -> None:
 
 
 def test_every_format_tells_of_every_section_once(tmp_path: Path) -> None:
-    report = foreign(tmp_path, slow_rank=1)
+    report = from_other_trainer(tmp_path, slow_rank=1)
     for section in sections(report):
         assert section.title in html.render(report)
         assert (section.title in markdown.render(report)) != section.in_evidence

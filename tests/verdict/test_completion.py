@@ -1,4 +1,4 @@
-"""Completion of foreign logs, from their text to the verdict: whatever is cut, restarted or broken, and what is not."""
+"""Completion of logs from other trainers, from text to verdict: what is cut, restarted or broken, and what is not."""
 
 from __future__ import annotations
 
@@ -223,8 +223,8 @@ def test_attempts_are_listed_each_with_its_own_plan() -> None:
     )  # fmt: skip
 
 
-def foreign(events_: Sequence[events.Event], **facts: object) -> list[events.Event]:
-    """The same events as a reader of foreign logs gives them."""
+def from_other_trainer(events_: Sequence[events.Event], **facts: object) -> list[events.Event]:
+    """The same events as a reader of logs from other trainers gives them."""
     return [
         replace(e, facts={"family": "maxtext", "clock": "log", "counted_from": 0, **facts})
         if isinstance(e, events.RunStarted)
@@ -233,20 +233,20 @@ def foreign(events_: Sequence[events.Event], **facts: object) -> list[events.Eve
     ]
 
 
-def test_one_process_may_speak_for_all_of_a_foreign_log() -> None:
+def test_one_process_may_speak_for_all_of_a_log_of_another_trainer() -> None:
     spec = make_spec(processes=4)
-    run = foreign([streams.started(spec), *streams.steps(spec)])
+    run = from_other_trainer([streams.started(spec), *streams.steps(spec)])
     found = verdict.judge(metrics.measure(run, spec), spec, rehearsal=False)
     assert found.outcome == "pass"
     assert check(found, "processes together").sentence == "One process reports for all."
-    behind = [*run, *foreign([streams.started(spec, 1), *streams.steps(spec, 1, last=20)])]
+    behind = [*run, *from_other_trainer([streams.started(spec, 1), *streams.steps(spec, 1, last=20)])]
     assert verdict.judge(metrics.measure(behind, spec), spec, rehearsal=False).outcome == "fail"
 
 
 def test_a_restart_without_a_step_is_not_complete() -> None:
     spec = make_spec()
     run = [streams.started(spec), *streams.steps(spec), streams.started(spec, at=500), streams.ended()]
-    for made in (run, foreign(run)):
+    for made in (run, from_other_trainer(run)):
         measured = metrics.measure(made, spec)
         assert not measured.completion.all_steps_done
         assert verdict.judge(measured, spec, rehearsal=False).outcome == "fail"
@@ -254,21 +254,21 @@ def test_a_restart_without_a_step_is_not_complete() -> None:
 
 def test_a_fault_without_a_time_leaves_a_finished_run_open() -> None:
     spec = make_spec()
-    run = foreign([streams.started(spec), *streams.steps(spec)], clock="counted")
+    run = from_other_trainer([streams.started(spec), *streams.steps(spec)], clock="counted")
     untimed = events.Fault(process=7, wall_time=0.0, monotonic_time=0.0, fault="gpu_ecc", where="rank 7", text="ECC")
     for made in ([untimed, *run], [*run, untimed]):
         found = verdict.judge(metrics.measure(made, spec), spec, rehearsal=False)
         assert found.outcome == "inconclusive"
         assert "without a time" in check(found, "orderly end").sentence
-    cut = [*foreign([streams.started(spec), *streams.steps(spec, last=9)], clock="counted"), untimed]
+    cut = [*from_other_trainer([streams.started(spec), *streams.steps(spec, last=9)], clock="counted"), untimed]
     assert verdict.judge(metrics.measure(cut, spec), spec, rehearsal=False).outcome == "died"
 
 
 def test_a_fault_is_placed_by_the_steps_of_its_own_file() -> None:
     """Without a clock, another file's fault has no place; one in a file with steps has, whatever its rank."""
     spec = make_spec()
-    first = foreign([streams.started(spec), *streams.steps(spec)], clock="counted", source="a.log")
-    second = foreign([streams.started(spec, 1), *streams.steps(spec, 1)], clock="counted", source="b.log")
+    first = from_other_trainer([streams.started(spec), *streams.steps(spec)], clock="counted", source="a.log")
+    second = from_other_trainer([streams.started(spec, 1), *streams.steps(spec, 1)], clock="counted", source="b.log")
     run = [*first, *second]
     for source, process, at, outcome in (
         ("a.log", 5, 9, "pass"),
@@ -286,7 +286,7 @@ def test_a_fault_is_placed_by_the_steps_of_its_own_file() -> None:
         assert verdict.judge(measured, spec, rehearsal=False).outcome == outcome
 
 
-def test_a_foreign_log_is_held_against_what_it_says_of_itself() -> None:
+def test_a_log_of_another_trainer_is_held_against_what_it_says_of_itself() -> None:
     spec = make_spec()
     start = streams.started(spec)
     rounded = replace(start, num_parameters=int(start.num_parameters * 1.02) if start.num_parameters else None)
@@ -297,7 +297,9 @@ def test_a_foreign_log_is_held_against_what_it_says_of_itself() -> None:
         (replace(start, num_devices=8), "fail"),
         (replace(nothing, num_devices=4), "pass"),
     ):
-        found = verdict.judge(metrics.measure(foreign([begin, *streams.steps(spec)]), spec), spec, rehearsal=False)
+        found = verdict.judge(
+            metrics.measure(from_other_trainer([begin, *streams.steps(spec)]), spec), spec, rehearsal=False
+        )
         assert check(found, "ran as configured").status == status
 
 

@@ -103,7 +103,7 @@ def _project(script: Path) -> Path:
 
 
 def _is_sourced(path: str, steps: Sequence[Step]) -> bool:
-    """Whether any text that ran reads a path as a script of its own shell: `bash -c "source /cfg/x.sh && …"`."""
+    """True if any text that ran reads a path as a script of its own shell: `bash -c "source /cfg/x.sh && …"`."""
     pattern = re.compile(rf"(?:^|[\s;&|'\"(])(?:source|\.)\s+[\"']?{re.escape(path)}")
     return any(pattern.search(step.text) for step in steps)
 

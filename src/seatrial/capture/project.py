@@ -127,7 +127,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _is_inside(path: str, top: str) -> bool:
-    """Whether a link leads to a file of the project that is not hidden."""
+    """True if a link leads to a file of the project that is not hidden."""
     real = Path(os.path.relpath(os.path.realpath(path), top))
     return not any(part.startswith(".") for part in real.parts)
 
@@ -151,7 +151,7 @@ def count(scratch: Path) -> int:
 
 
 def is_full(scratch: Path, most: int) -> bool:
-    """Whether a script has written more into its folder than any launch script would: bytes, depth, or `most` files."""
+    """True if a script has written more into its folder than any launch script would: bytes, depth, or `most` files."""
     used = 0
     for number, (entry, depth) in enumerate(_walk(scratch)):
         with suppress(OSError):

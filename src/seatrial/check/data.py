@@ -71,7 +71,7 @@ def evaluations_have_data(finder: Finder) -> Iterator[Problem]:
 
 
 def has_validation(data: Data) -> bool:
-    """Whether a part of the data, or files of their own, are for validation."""
+    """True if a part of the data, or files of their own, are for validation."""
     shares = _shares(data.split) if data.split else ()
     return bool(data.validation_paths) or (len(shares) > 1 and shares[1] > 0)
 

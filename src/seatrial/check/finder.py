@@ -36,11 +36,11 @@ class Finder:
         return "error" if self.needs.device else "warning"
 
     def is_given(self, path: str) -> bool:
-        """Whether the user wrote the value at a spec path, or what it is made of."""
+        """True if the user wrote the value at a spec path, or what it is made of."""
         return self._resolved.origin(path).kind != "default"
 
     def is_assumed(self, path: str) -> bool:
-        """Whether the value at a spec path stands in for one that the user has still to give."""
+        """True if the value at a spec path stands in for one that the user has still to give."""
         origin = self._resolved.origin(path)
         return origin.kind == "default" and origin.note.startswith("assumed")
 
@@ -59,7 +59,7 @@ class Finder:
         return f" ({note})" if note else ""
 
     def is_switched_on(self, path: str, value: object) -> bool:
-        """Whether the user has asked for something there, other than by writing what holds anyway."""
+        """True if the user has asked for something there, other than by writing what holds anyway."""
         idle = value in (None, "", ()) or value is False or (value in (0, 1) and value is not True)
         return self.is_given(path) and not idle
 
@@ -70,7 +70,7 @@ class Finder:
         return f"{part}.environment.{name}"
 
     def is_default(self, path: str) -> bool:
-        """Whether nobody has given the value at a spec path: it is the default of the dialect's own system."""
+        """True if nobody has given the value at a spec path: it is the default of the dialect's own system."""
         origin = self._resolved.origin(path)
         return origin.kind == "default" and bool(origin.key)
 

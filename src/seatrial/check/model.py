@@ -74,7 +74,7 @@ def _rotary(model: ModelSpec) -> tuple[Any, ...]:
 
 
 def _alike(preset: ModelSpec, model: ModelSpec) -> bool:
-    """Whether a model is a preset in all but its name, its positions and the padding of its vocabulary."""
+    """True if a model is a preset in all but its name, its positions and the padding of its vocabulary."""
     near = 0 <= model.vocab_size - preset.vocab_size <= 0.02 * preset.vocab_size
     shape = ("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "tied_embeddings")
     return near and all(getattr(preset, field) == getattr(model, field) for field in shape)

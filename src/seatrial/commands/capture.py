@@ -233,7 +233,7 @@ def _asked(captured: Captured, said: str) -> InputError | None:
 
 
 def _is_unset(why: str) -> bool:
-    """Whether bash says of a name that it is not set, or a script does in its own words: ${NAME:?…}."""
+    """True if bash says of a name that it is not set, or a script does in its own words: ${NAME:?…}."""
     words = r"\b(unbound variable|not set|requires?|required|must be|needs?|missing|specify|set )\b"
     return bool(re.search(words, why))
 

@@ -79,7 +79,7 @@ def sort_arguments(arguments: Sequence[str], against: Path | None) -> tuple[list
 
 
 def is_run_directory(path: Path) -> bool:
-    """Whether a folder is a run directory, of a run or of judged logs."""
+    """True if a folder is a run directory, of a run or of judged logs."""
     return any(exists(path / name) for name in ("plan.json", "judged.json"))
 
 

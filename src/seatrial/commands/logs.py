@@ -42,7 +42,7 @@ def logs(run_dir: Path, *, rank: int | None, follow: bool) -> Iterator[bytes]:
 
 
 def _is_over(run_dir: Path, status: dict[str, Any]) -> bool:
-    """Whether no more output will come; a run that lost its launcher may still continue on other hosts."""
+    """True if no more output will come; a run that lost its launcher may still continue on other hosts."""
     state = state_of(run_dir, status)
     return state == "ended" or (state == "abandoned" and plan_of(run_dir).get("on") == "local")
 

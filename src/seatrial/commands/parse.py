@@ -54,7 +54,7 @@ def no_training(paths: Sequence[Path]) -> InputError:
 
 
 def is_of_training(record: Recording) -> bool:
-    """Whether logs say anything of a training: that it began, did a step, or failed."""
+    """True if logs say anything of a training: that it began, did a step, or failed."""
     return bool(record.steps) or any(isinstance(event, OF_TRAINING) for event in record.others)
 
 

@@ -33,7 +33,7 @@ _OF_A_NODE = ("native", "maxtext")  # engines of which a process is a rank, and 
 
 
 class RetryDecision(NamedTuple):
-    """Whether there is to be another attempt, why, and the hosts that it excludes."""
+    """True if there is to be another attempt, why, and the hosts that it excludes."""
 
     retry: bool
     reason: str
@@ -41,7 +41,7 @@ class RetryDecision(NamedTuple):
 
 
 def decide_retry(report: RunReport, verdict: Verdict, run_dir: Path, plan: Plan, site: Site | None) -> RetryDecision:
-    """Whether a judged run is worth another attempt: only after infrastructure failures."""
+    """True if a judged run is worth another attempt: only after infrastructure failures."""
     if (run_dir / STOP).exists():
         return RetryDecision(False, "no retry: it was asked to stop")
     diagnosis = report.metrics.completion.diagnosis if report.metrics else None

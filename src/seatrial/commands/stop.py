@@ -67,6 +67,6 @@ def _ask_to_stop(run_dir: Path, status: dict[str, Any]) -> None:
 
 
 def _left(status: dict[str, Any]) -> bool:
-    """Whether hosts do not know that the run is over."""
+    """True if hosts do not know that the run is over."""
     left = status.get("left")
     return isinstance(left, list) and bool(left)

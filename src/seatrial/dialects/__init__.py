@@ -54,7 +54,7 @@ class Dialect:
 
 
 def _has(*keys: str, under: str | None = None) -> Callable[[Node], bool]:
-    """Whether a file has one of some keys, at its root or under a key of it."""
+    """True if a file has one of some keys, at its root or under a key of it."""
 
     def recognise(root: Node) -> bool:
         node = root.members.get(under) if under else root
@@ -80,7 +80,7 @@ _SECTIONS = {"batch", "topology", "parallelism", "precision", "optimizer", "data
 
 
 def _command(*programs: str) -> Callable[[Node], bool]:
-    """Whether a shell text starts one of some programs; of none, whether it starts nothing at all."""
+    """True if a shell text starts one of some programs; of none, whether it starts nothing at all."""
 
     def recognise(root: Node) -> bool:
         words = [str(word) for word in root.members["argv"].plain()] if "argv" in root.members else None
@@ -95,7 +95,7 @@ _OF_MAXTEXT = ("M_", "XLA_FLAGS", "LIBTPU_", "JAX_")  # of its variables, that n
 
 
 def _maxtext_command(root: Node) -> bool:
-    """Whether a command starts MaxText, or nothing: a train.py with nothing but --options is another's."""
+    """True if a command starts MaxText, or nothing: a train.py with nothing but --options is another's."""
     if not _command(*MAXTEXT_PROGRAMS)(root):
         return _command()(root) and any(name.startswith(_OF_MAXTEXT) for name in root.members["environment"].members)
     words = [str(word) for word in root.members["argv"].plain()]

@@ -104,7 +104,7 @@ NATIVE_HOST_KEYS: Mapping[str, Key] = {
 
 
 def is_cluster(root: Node) -> bool:
-    """Whether a file describes machines, not a run."""
+    """True if a file describes machines, not a run."""
     names = root.members.keys()
     if names & {"model", "steps", "batch", "config", "model_params", "framework", "trainer"}:
         return False
@@ -150,7 +150,7 @@ class _Keys(Settings):
         return replace(entry, value=value, text=value if isinstance(value, str) else entry.text)
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
-        """Whether no placeholder is left in a text that is used."""
+        """True if no placeholder is left in a text that is used."""
         is_unfilled = placeholders.is_unfilled(entry.value)
         if not key.to or not isinstance(entry.value, str) or not (is_unfilled or _TEMPLATE.search(entry.value)):
             return True

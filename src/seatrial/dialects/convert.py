@@ -123,7 +123,7 @@ def unsaid(spec: RunSpec, written: Written, to: str) -> Iterator[Note]:
 
 
 def about(note: str, path: str) -> bool:
-    """Whether a note's path is that of a leaf, of a part that the leaf is in, or of an item in the leaf."""
+    """True if a note's path is that of a leaf, of a part that the leaf is in, or of an item in the leaf."""
     return note == path or path.startswith(f"{note}.") or note.startswith(f"{path}.")
 
 

@@ -25,7 +25,7 @@ def missing(resolved: Resolved, action: Action) -> Iterator[Problem]:
 
 
 def has_data(spec: RunSpec) -> bool:
-    """Whether all that the trainer would read is on this machine; what is in it, the trainer says."""
+    """True if all that the trainer would read is on this machine; what is in it, the trainer says."""
     return not any((*_paths(spec, "run"), *_rest(spec, "run")))
 
 
@@ -64,7 +64,7 @@ def tokenizer_file(name: str) -> Path | None:
 
 
 def names_an_index(prefix: str) -> bool:
-    """Whether Megatron's .bin and .idx files of a prefix, or of either's name, are there."""
+    """True if Megatron's .bin and .idx files of a prefix, or of either's name, are there."""
     name = prefix.removesuffix(".bin").removesuffix(".idx")
     try:
         return all(Path(f"{name}{suffix}").expanduser().is_file() for suffix in (".bin", ".idx"))
@@ -73,7 +73,7 @@ def names_an_index(prefix: str) -> bool:
 
 
 def names_a_file(pattern: str) -> bool:
-    """Whether a path or glob names at least one file; `stdlib:` is the standard library's folder, ~ the home."""
+    """True if a path or glob names at least one file; `stdlib:` is the standard library's folder, ~ the home."""
     return any(why_no_file(path) == "" for path in named(pattern))
 
 

@@ -176,7 +176,7 @@ def _tables() -> dict[str, dict[str, Key]]:
 
 
 def _ends(known: str, name: str) -> bool:
-    """Whether a name is a key, or the end of its path."""
+    """True if a name is a key, or the end of its path."""
     plain = known.removeprefix("--").removesuffix(".*")
     return bool(known) and (plain == name or plain.endswith(f".{name}"))
 

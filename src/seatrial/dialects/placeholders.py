@@ -18,7 +18,7 @@ EXAMPLE = "_example_"
 
 
 def is_note(path: tuple[str, ...]) -> bool:
-    """Whether a key only explains others."""
+    """True if a key only explains others."""
     return any(part.startswith("_") for part in path)
 
 
@@ -38,14 +38,14 @@ def flat(node: Node | None, is_open: Callable[[str], bool], name: str = "") -> I
 
 
 def is_unfilled(value: Any) -> bool:
-    """Whether a value is still `<changeme>`, or holds it."""
+    """True if a value is still `<changeme>`, or holds it."""
     if isinstance(value, (list, tuple)):
         return any(is_unfilled(item) for item in value)
     return isinstance(value, str) and "<changeme>" in value.lower()
 
 
 def stands_for_itself(text: str) -> bool:
-    """Whether a text means itself in a CVS file: no placeholder, nothing left to be filled in."""
+    """True if a text means itself in a CVS file: no placeholder, nothing left to be filled in."""
     return not is_unfilled(text) and not _BRACES.search(text)
 
 

@@ -148,7 +148,7 @@ def _besides(spec: RunSpec) -> tuple[str, ...]:
 
 
 def _is_one_slice(spec: RunSpec, ground: Ground, *, on_cpu: bool) -> bool:
-    """Whether MaxText treats all nodes as one slice, and rejects axes across slices (configs/types.py).
+    """True if MaxText treats all nodes as one slice, and rejects axes across slices (configs/types.py).
 
     A device says which slice it is in: CPUs say nothing, GPUs number the machines (XLA tells those by their boot id),
     and nodes that meet at a loopback address are one machine.

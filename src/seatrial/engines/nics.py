@@ -99,7 +99,7 @@ def notes(spec: RunSpec, *, contained: bool) -> Iterator[str]:
 
 
 def _is_library(nic: Nic, place: str) -> bool:
-    """Whether a path in a container is that of the provider, or of what CVS copies over it."""
+    """True if a path in a container is that of the provider, or of what CVS copies over it."""
     pattern = re.escape(nic.library).replace("N", r"\d+")
     return re.fullmatch(pattern, place.rpartition("/")[2].removesuffix(".host")) is not None
 

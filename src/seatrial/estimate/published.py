@@ -91,7 +91,7 @@ class Comparable:
 
     @property
     def same_work(self) -> bool:
-        """Whether a token is the same work in both, so that the rates themselves can be compared."""
+        """True if a token is the same work in both, so that the rates themselves can be compared."""
         return _OTHER_WORK.isdisjoint(difference.aspect for difference in self.differences)
 
 

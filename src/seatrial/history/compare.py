@@ -97,7 +97,7 @@ class Change:
 
     @property
     def is_measured(self) -> bool:
-        """Whether both values follow from the times of steps, and are not a log's own figures."""
+        """True if both values follow from the times of steps, and are not a log's own figures."""
         return all(estimate is not None and not estimate.origin for estimate in (self.a, self.b))
 
     @property
@@ -302,7 +302,7 @@ def _which(a: str, b: str) -> str:
 
 
 def _of_times(metric: str, run: LoadedRun) -> bool:
-    """Whether the metric is the median of the steady step times in other units, and not a log's own figure."""
+    """True if the metric is the median of the steady step times in other units, and not a log's own figure."""
     performance = run.metrics.performance
     own, step, times = performance.estimates[metric], performance.estimates.get("step_seconds"), performance.step_times
     return (

@@ -76,7 +76,7 @@ def _groups_among(rows: Sequence[IndexRow], named: Sequence[Path]) -> list[tuple
 
 
 def _is_alike(other: IndexRow, row: IndexRow) -> bool:
-    """Whether it is of the same configuration, passed, and still there."""
+    """True if it is of the same configuration, passed, and still there."""
     same = all(other[column] == row[column] for column in ("fingerprint", "device"))
     return same and other["outcome"] == "pass" and is_run(Path(str(other["directory"])))
 

@@ -36,7 +36,7 @@ class Gate:
 
 
 def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False) -> Gate:
-    """Whether B is slower than A by more than `limit`, a fraction of A's speed.
+    """True if B is slower than A by more than `limit`, a fraction of A's speed.
 
     `anyway` skips the check that both do the same work where their records do not say so.
     """

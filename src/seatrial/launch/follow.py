@@ -36,14 +36,14 @@ class Node(ABC):
 
     @abstractmethod
     def agent_ended(self) -> bool:
-        """Whether the agent is gone, and everything that it wrote is here."""
+        """True if the agent is gone, and everything that it wrote is here."""
 
     @abstractmethod
     def stop(self, *, now: bool) -> None:
         """Asks the agent to stop everything; `now` leaves the processes no time."""
 
     def behind(self) -> bool:
-        """Whether what the host has written is still on its way here."""
+        """True if what the host has written is still on its way here."""
         return False
 
     def uncopied(self) -> str:
@@ -63,13 +63,13 @@ class Queue(Protocol):
     """Allots the hosts: the run may wait for them, or lose them."""
 
     def waiting(self) -> bool:
-        """Whether there are no hosts at the moment."""
+        """True if there are no hosts at the moment."""
 
     def refused(self) -> Ending | None:
         """How the run ended, if there will be no hosts."""
 
     def final(self, ending: Ending) -> bool:
-        """Whether the run is over with this ending, and does not go on elsewhere."""
+        """True if the run is over with this ending, and does not go on elsewhere."""
 
     def explained(self, ending: Ending) -> Ending:
         """The ending with what the queue knows of it."""
@@ -211,7 +211,7 @@ class _Followed:
             raise LaunchError(f"{why}; follow it again with `seatrial attach DIR` when they can be reached")
 
     def is_over(self) -> bool:
-        """Whether every agent has ended or is out of reach, with its files copied; or it has taken too long."""
+        """True if every agent has ended or is out of reach, with its files copied; or it has taken too long."""
         in_order, stopping_seconds = self.interrupts.count < 2, self.now - self.stopping_since
         if in_order and any(node.behind() for node in self.nodes):
             self.copied_at = self.now

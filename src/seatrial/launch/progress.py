@@ -38,7 +38,7 @@ def status_of(text: str | bytes) -> Status:
 
 
 def _has(data: Any, fields: Mapping[str, tuple[type, ...]]) -> bool:
-    """Whether plain data is an object with all of these keys, each of its types; a boolean is not a number."""
+    """True if plain data is an object with all of these keys, each of its types; a boolean is not a number."""
     return isinstance(data, dict) and all(
         isinstance(data.get(name, ...), types) and (bool in types or not isinstance(data[name], bool))
         for name, types in fields.items()

@@ -125,7 +125,7 @@ class RemoteNode(Node):
         return sizes
 
     def lacks(self) -> bool:
-        """Whether something could not be written that only a new connection sends again."""
+        """True if something could not be written that only a new connection sends again."""
         return bool(self._failed)
 
     def copy_again(self) -> None:

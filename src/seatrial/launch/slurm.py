@@ -84,7 +84,7 @@ def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
 
 
 def restarts(where: Where) -> bool:
-    """Whether a job that Slurm has requeued starts the processes again."""
+    """True if a job that Slurm has requeued starts the processes again."""
     return wished(where).requeues
 
 

@@ -222,7 +222,7 @@ class Watch:
     # --- what `follow` asks ---
 
     def waiting(self) -> bool:
-        """Whether the job has no hosts yet, or none any more. Prints its state when that has changed."""
+        """True if the job has no hosts yet, or none any more. Prints its state when that has changed."""
         phase = meaning(self.job).phase
         state = self.job.state.lower() if self.job else "unknown"
         state += f" ({self.job.reason})" if self.job and phase == "waiting" and self.job.reason != "None" else ""
@@ -244,7 +244,7 @@ class Watch:
         return Ending(reason="could_not_run", faults=(seen_fault("launch_failed", f"job {self.number}", text),))
 
     def final(self, ending: Ending) -> bool:
-        """Whether an ending is the run's: a job that may be requeued goes on after most."""
+        """True if an ending is the run's: a job that may be requeued goes on after most."""
         if not self._requeues or ending.reason in ("completed", "no_progress") or self.over():
             return True
         self._deferred = self._deferred or time.monotonic()
@@ -254,7 +254,7 @@ class Watch:
         return time.monotonic() - self._deferred > REQUEUE_SECONDS
 
     def over(self) -> bool:
-        """Whether the job has ended, and its nodes' last writes have had time to become visible here."""
+        """True if the job has ended, and its nodes' last writes have had time to become visible here."""
         if meaning(self.job).phase != "over":
             self._over_since = None
             return False

@@ -32,7 +32,7 @@ class Target(Protocol):
         """The hosts of a run, or of any; None where they are this machine. Raises InputError for unusable ones."""
 
     def restarts(self, where: Where) -> bool:
-        """Whether it may restart the processes by itself, which then continue from the last checkpoint."""
+        """True if it may restart the processes by itself, which then continue from the last checkpoint."""
 
     def without(self, where: Where, hosts: tuple[str, ...], run_dir: Path) -> Where:
         """The same without some hosts of the attempt whose files are in the run directory."""

@@ -97,12 +97,12 @@ class _Group:
 
 
 def _is_open(block: _Block | None) -> bool:
-    """Whether the lines that come are those of a traceback."""
+    """True if the lines that come are those of a traceback."""
     return block is not None and block.kind in ("traceback", "ignored")
 
 
 def _is_over(block: _Block) -> bool:
-    """Whether a further traceback in the block would say nothing new."""
+    """True if a further traceback in the block would say nothing new."""
     return block.kind == "ignored" or bool(block.held)
 
 
@@ -158,12 +158,12 @@ class FaultScanner:
         return [fault for found in self._read(line, key, candidates, about) if (fault := self._folded(found))]
 
     def is_innocent(self, skeleton: bytes) -> bool:
-        """Whether no line of this skeleton shows a fault, as far as it is not part of one that has begun."""
+        """True if no line of this skeleton shows a fault, as far as it is not part of one that has begun."""
         found = self._skeletons.get(skeleton)
         return not (self._candidates(skeleton) if found is None else found)
 
     def may_show(self, line: str) -> bool:
-        """Whether this line may show a fault or begin one; False for certain, and sooner than `scan` would tell."""
+        """True if this line may show a fault or begin one; False for certain, and sooner than `scan` would tell."""
         candidates = self._skeletons.get(skeleton_of(line))
         if candidates is None or len(line) > WINDOW:
             return True
@@ -171,7 +171,7 @@ class FaultScanner:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a fault has begun whose further lines are still to come."""
+        """True if a fault has begun whose further lines are still to come."""
         return bool(self._blocks)
 
     def progressed(self) -> list[Fault]:
@@ -266,7 +266,7 @@ class FaultScanner:
         return message is not None
 
     def _goes_on(self, source: str, line: str) -> bool:
-        """Whether a line without a rank goes on the message of the rank that spoke last, whose prefix only began it."""
+        """True if a line without a rank goes on the message of the rank that spoke last, whose prefix only began it."""
         block = self._blocks.get(self._speakers.get(source, (0, "", None)))
         return block is not None and block.message is not None and block.message.take(_bare(line))
 

@@ -72,7 +72,7 @@ class _Log:
 
     @property
     def is_timed(self) -> bool:
-        """Whether its events are by a clock, and not by seconds that were added up, or by none."""
+        """True if its events are by a clock, and not by seconds that were added up, or by none."""
         return bool((self.events.times >= FIRST_CLOCK).any())
 
 
@@ -317,7 +317,7 @@ def _begun(log: _Log) -> float | None:
 
 
 def _ranks_clash(logs: Sequence[_Log]) -> bool:
-    """Whether two logs are named after the same rank, and agree on no loss."""
+    """True if two logs are named after the same rank, and agree on no loss."""
     first: dict[int | None, _Log] = {}
     return any(
         _losses_differ(first.setdefault(rank, log), log) for log in logs if (rank := _rank(log.path)) is not None
@@ -325,7 +325,7 @@ def _ranks_clash(logs: Sequence[_Log]) -> bool:
 
 
 def _starts_over(log: _Log, after: _Log) -> bool:
-    """Whether a log does steps again that the one before it had done, and completed."""
+    """True if a log does steps again that the one before it had done, and completed."""
     return log.steps is not None and after.steps is not None and _completed(log) and after.steps[0] <= log.steps[1]
 
 
@@ -350,7 +350,7 @@ def _losses(log: _Log) -> dict[int, float]:
 
 
 def _losses_differ(log: _Log, other: _Log) -> bool:
-    """Whether two logs agree on no loss of those steps that both have."""
+    """True if two logs agree on no loss of those steps that both have."""
     here, there = _losses(log), _losses(other)
     common = here.keys() & there.keys()
     return len(common) >= FEWEST_LOSSES and not any(

@@ -169,7 +169,7 @@ def _digits(text: str) -> str:
 
 
 def _is_loss(texts: Sequence[str]) -> bool:
-    """Whether these may be losses: numbers, most of which have a fraction, or are none (nan)."""
+    """True if these may be losses: numbers, most of which have a fraction, or are none (nan)."""
     broken = sum(1 for text in texts if "." in text or re.search("nan|inf|e-", text, re.IGNORECASE))
     return broken >= USUAL * len(texts) and not any("%" in text for text in texts)
 
@@ -203,7 +203,7 @@ def _figure(key: str, lines: Sequence[Mapping[str, str]], stride: int) -> Field 
 
 
 def _accumulates(values: Sequence[float]) -> bool:
-    """Whether these are times since the start, not of a step."""
+    """True if these are times since the start, not of a step."""
     grows = sum(1 for before, after in pairwise(values) if after >= before)
     return len(values) >= FEWEST and grows >= REGULAR * (len(values) - 1) and values[-1] > 1.5 * values[0]
 

@@ -73,7 +73,7 @@ def spoken_of(seen: Observed, *, process: int = 0) -> Iterator[Fault]:
 
 
 def _near(fault: Fault, times: Sequence[float]) -> bool:
-    """Whether one of these times, which are in order, is that of the fault, more or less."""
+    """True if one of these times, which are in order, is that of the fault, more or less."""
     place = bisect_left(times, fault.wall_time - TOGETHER)
     return place < len(times) and times[place] < fault.wall_time + TOGETHER
 

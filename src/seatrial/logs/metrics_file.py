@@ -71,7 +71,7 @@ def kind_of(head: Sequence[str]) -> Kind | None:
 
 
 def has_known_keys(rows: Iterable[Row]) -> bool:
-    """Whether these rows say by keys of the table which step they are of, and anything of it."""
+    """True if these rows say by keys of the table which step they are of, and anything of it."""
     keys = {plain(key) for row in rows for key in row}
     return not keys.isdisjoint(STEP) and not keys.isdisjoint((*EVAL_LOSS, *(key for key, _ in FIELDS)))
 

@@ -59,7 +59,7 @@ class ProcessLog:
 
     @property
     def reports(self) -> bool:
-        """Whether it has reported a step."""
+        """True if it has reported a step."""
         return self._family is not None
 
     @property
@@ -118,7 +118,7 @@ class ProcessLog:
 
     @property
     def _is_usual(self) -> bool:
-        """Whether a step that only goes on needs nothing else to be done about it."""
+        """True if a step that only goes on needs nothing else to be done about it."""
         return not (self._begins or self._figures or self._ended or self._full_batch)
 
     def _elapsed(self, fields: Mapping[str, Any], *, begins: bool) -> float:
@@ -129,7 +129,7 @@ class ProcessLog:
         return seconds if begins else seconds * max(1, fields["step"] - self._last)
 
     def are_usual(self, steps: Sequence[int], total: int | None) -> bool:
-        """Whether these just go on, so that `go_on` does all that there is to do about them."""
+        """True if these just go on, so that `go_on` does all that there is to do about them."""
         if not self._is_usual:
             return False
         return (total is None or total == self._total) and all(map(lt, chain((self._last,), steps), steps))
@@ -247,7 +247,7 @@ class ProcessLog:
         return [RunEnded(**self._when, reason="completed", evidence=evidence)]
 
     def _is_copy(self, step: int, seconds: float | None, loss: float | None) -> bool:
-        """Whether the line repeats a recent one: another rank prints it too, or a doubled print."""
+        """True if the line repeats a recent one: another rank prints it too, or a doubled print."""
         said = self._recent[step % RANKS_APART]
         if said is None or step != said["step"] or not _same(said["loss"], loss):
             return False

@@ -250,7 +250,7 @@ class Reader:
         return next((known for known in (NO_TABLE, OF_FAULTS) if tables == known), tables)
 
     def _is_quiet(self, line: str, tables: _Tables | None) -> bool:
-        """Whether this line, for which these are the tables, says nothing at all."""
+        """True if this line, for which these are the tables, says nothing at all."""
         if self._faults.is_waiting:
             return False
         return tables is NO_TABLE or (tables is OF_FAULTS and "\r" not in line and not self._faults.may_show(line))
@@ -308,7 +308,7 @@ class Reader:
     # --- steps of several lines ---
 
     def _goes_on(self, line: str) -> bool:
-        """Whether the line only says more of a step that is held."""
+        """True if the line only says more of a step that is held."""
         prefix = read_prefix(line)
         held = self._held.get(self._process if prefix.rank is None else prefix.rank)
         if held is None or held.family.continued is None or not held.family.continued.match(line, prefix.length):

@@ -306,7 +306,7 @@ class _Stretch:
         )
 
     def goes_on_in(self, after: _Stretch) -> bool:
-        """Whether a run of another job takes up the steps where this one ended, and after it."""
+        """True if a run of another job takes up the steps where this one ended, and after it."""
         if not self.first < after.first <= self.last + 1 or after.last <= self.last or self.planned != after.planned:
             return False
         jobs = self.jobs | after.jobs

@@ -62,7 +62,7 @@ def _reading(family: Family, head: re.Match[str], pairs: Sequence[re.Match[str]]
 
 
 def is_cut(family: Family, reading: Reading, line: str) -> bool:
-    """Whether the line ends in a number that the tables did not accept, though they know its key."""
+    """True if the line ends in a number that the tables did not accept, though they know its key."""
     end = line[max(span[1] for span in reading.spans) :].rstrip()
     return end[-1:] in tuple("0123456789.") and any(
         key in end for key, field in family.fields.items() if field.name not in reading.values

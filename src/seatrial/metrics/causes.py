@@ -96,7 +96,7 @@ class FaultRecord:
 
     @property
     def is_fatal(self) -> bool:
-        """Whether it ends a run that does not go on after it; of an unknown kind none does."""
+        """True if it ends a run that does not go on after it; of an unknown kind none does."""
         return self.fault in KINDS and KINDS[self.fault].severity == "fatal"
 
 
@@ -180,7 +180,7 @@ def _named(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> tuple[str, ...]
 
 
 def _by_itself(fault: FaultRecord) -> bool:
-    """Whether a process ended by its own decision, which it will take again."""
+    """True if a process ended by its own decision, which it will take again."""
     return fault.fault == "process_died" and fault.exit_code not in (None, *_NOT_BY_ITSELF)
 
 
@@ -232,7 +232,7 @@ def _rivals(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> tuple[str, ...
 
 
 def _is_ordered(fault: FaultRecord, other: FaultRecord) -> bool:
-    """Whether it is known which of two faults in different logs came first."""
+    """True if it is known which of two faults in different logs came first."""
     orders = {fault.order, other.order}
     if "unknown" in orders:
         return False
@@ -298,7 +298,7 @@ class _Symptoms:
             self._reporters.add(fault.reporter)
 
     def explain(self, fault: FaultRecord) -> bool:
-        """Whether what may be a cause follows from these symptoms."""
+        """True if what may be a cause follows from these symptoms."""
         if fault.fault == "process_died" and fault.rank in self._reporters and not _by_itself(fault):
             return True
         if fault.fault in _ORDERED and self.faults:
@@ -350,7 +350,7 @@ def _ranks(found: Iterable[int | None]) -> str:
 
 
 def _all_came(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int | None) -> bool:
-    """Whether every rank waited in the collective that is blamed."""
+    """True if every rank waited in the collective that is blamed."""
     waiting = {fault.rank for fault in fatal if fault.fault == "collective_timeout" and fault.rank is not None}
     return blamed.fault == "collective_timeout" and num_ranks is not None and len(waiting) >= max(2, num_ranks)
 

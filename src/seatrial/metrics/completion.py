@@ -59,20 +59,20 @@ class Completion:
     """How far the run came and how it ended, by the process whose record counts.
 
     `planned_steps` is None where neither a configuration nor the record says. `counted_from` is the number of the first
-    step, by the run's own counting; the record has every `stride`-th step. `is_foreign`: it was read from another
-    program's log, where often one rank speaks for all. `reason`, `exit_code` and `evidence` are the launcher's word, or
-    else the worst that a process said. `diagnosis` is what ended the run, unless it was interrupted. `compared` is what
-    the processes say of themselves that could be compared with the configuration, and `differences` where it is not
-    that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`: an evaluation
-    ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned. `last_eval_loss`
-    is what the last evaluation found, `target_eval_loss` what it has to come down to; `evaluations` are the step and
-    the loss of each that reports one. `time_to_train_seconds` is how long it took until an evaluation ended the run
-    that came down to its target, if there is one; None where the record does not say when the run began. `by_block`:
-    the record has the last step of each block of steps, and blocks may be of any length. `unrecognised`: it was read
-    from a log in which nothing was recognised as a step, so that nothing tells how far the run came. `lines_counted`:
-    its steps are numbered by their lines, and nothing tells how many steps each stands for. `guessed` is how the
-    spelling of the log was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said that it is
-    right.
+    step, by the run's own counting; the record has every `stride`-th step. `from_other_trainer`: it was read from a log
+    of another program, where often one rank speaks for all. `reason`, `exit_code` and `evidence` are the launcher's
+    word, or else the worst that a process said. `diagnosis` is what ended the run, unless it was interrupted.
+    `compared` is what the processes say of themselves that could be compared with the configuration, and `differences`
+    where it is not that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`:
+    an evaluation ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned.
+    `last_eval_loss` is what the last evaluation found, `target_eval_loss` what it has to come down to; `evaluations`
+    are the step and the loss of each that reports one. `time_to_train_seconds` is how long it took until an evaluation
+    ended the run that came down to its target, if there is one; None where the record does not say when the run began.
+    `by_block`: the record has the last step of each block of steps, and blocks may be of any length. `unrecognised`: it
+    was read from a log in which nothing was recognised as a step, so that nothing tells how far the run came.
+    `lines_counted`: its steps are numbered by their lines, and nothing tells how many steps each stands for. `guessed`
+    is how the spelling of the log was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said
+    that it is right.
     """
 
     planned_steps: int | None
@@ -89,7 +89,7 @@ class Completion:
     differences: tuple[str, ...] | None
     wall_seconds: float
     stride: int = 1
-    is_foreign: bool = False
+    from_other_trainer: bool = False
     evidence: str = ""
     stopped_early: bool = False
     early_of: int | None = None
@@ -116,7 +116,7 @@ class Completion:
 
     @property
     def begins_late(self) -> bool:
-        """Whether the record begins after the first step of the run."""
+        """True if the record begins after the first step of the run."""
         if self.first_step is None or self.by_block:
             return False
         return _begins_late(self.first_step, self.counted_from, self.stride)
@@ -128,7 +128,7 @@ class Completion:
 
     @property
     def all_steps_done(self) -> bool:
-        """Whether every process that reports steps reported the last one.
+        """True if every process that reports steps reported the last one.
 
         Of a log of every n-th step, the last line may stand for it if the log says that the run was completed.
         """
@@ -136,7 +136,7 @@ class Completion:
         planned = self.last_planned_step
         if not last or planned is None or self.idle:
             return False
-        if self.stopped_early and self.is_foreign:  # which may not tell of every step
+        if self.stopped_early and self.from_other_trainer:  # which may not tell of every step
             return True
         return min(last) >= planned or (self.reason == "completed" and min(last) > planned - self.stride)
 
@@ -153,7 +153,7 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
     restored = [e.step for e in events.others if isinstance(e, Checkpoint) and e.action == "restore"]
     by_block = main.started is not None and main.started.facts.get("by_block") is True
     seconds, faults = Timeline(events, main, done=goal.reached, ended=end).faults()
-    compared, differences = _compared(spec, started, main.is_foreign) if spec else ((), None)
+    compared, differences = _compared(spec, started, main.from_other_trainer) if spec else ((), None)
     no_step = records.launcher is None and not any(record.steps for record in records.all)
     interrupted = end is not None and end.reason == "interrupted"
     return Completion(
@@ -173,7 +173,7 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
         differences=differences,
         wall_seconds=seconds,
         stride=goal.stride,
-        is_foreign=main.is_foreign,
+        from_other_trainer=main.from_other_trainer,
         evidence=end.evidence if end else "",
         compared=compared,
         idle=main.idle,
@@ -227,14 +227,14 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
         planned = asked = None
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason == "stopped_early"
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
-        last_step = max(steps[-1], evals[-1].step) if main.is_foreign and evals else steps[-1]
+        last_step = max(steps[-1], evals[-1].step) if main.from_other_trainer and evals else steps[-1]
         planned = last_step - counted_from + 1
     last = counted_from + planned - 1 if planned else None
     came_to_it = bool(steps) and last is not None and (stopped_early or steps[-1] >= last)
     return _Goal(
         counted_from=counted_from,
         planned=planned,
-        stride=_stride(steps) if steps and (main.is_foreign or not main.started) else 1,
+        stride=_stride(steps) if steps and (main.from_other_trainer or not main.started) else 1,
         stopped_early=stopped_early,
         early_of=asked if stopped_early else None,
         reached=came_to_it and not main.idle,
@@ -245,12 +245,12 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
 def _num_processes(trainers: Sequence[Record], started: Sequence[RunStarted], main: Record) -> int:
     """Of another trainer's logs, those that report steps or should; else what the processes say themselves."""
     reporting = sum(1 for record in trainers if record.steps or _silent(record))
-    return max([reporting, 1, *(s.num_processes or 1 for s in started if not main.is_foreign)])
+    return max([reporting, 1, *(s.num_processes or 1 for s in started if not main.from_other_trainer)])
 
 
 def _is_of_a_log(own: Record, faults: Sequence[FaultRecord]) -> bool:
     """True of a record that was read from the log of another program, as far as that is known."""
-    return own.is_foreign or (not own.started and any(fault.source for fault in faults))
+    return own.from_other_trainer or (not own.started and any(fault.source for fault in faults))
 
 
 def _counted_from(started: RunStarted | None, steps: Sequence[int]) -> int:
@@ -310,7 +310,7 @@ def _missing(record: Record, counted_from: int, restored: Sequence[int]) -> Rang
     steps = record.steps.numbers
     if not steps:
         return ()
-    stride = 1 if record.started and not record.is_foreign else _stride(steps)
+    stride = 1 if record.started and not record.from_other_trainer else _stride(steps)
     known = max((step for step in restored if 0 < step < steps[0]), default=None)
     begin = counted_from if not restored else steps[0] if known is None else known + 1
     is_late = steps[0] > begin + stride if restored else _begins_late(steps[0], begin, stride)
@@ -323,7 +323,7 @@ def _missing(record: Record, counted_from: int, restored: Sequence[int]) -> Rang
 
 
 def _begins_late(first: int, counted_from: int, stride: int) -> bool:
-    """Whether steps came before the first one of a record, which are not in it."""
+    """True if steps came before the first one of a record, which are not in it."""
     return first > (stride if stride > 1 else counted_from)
 
 
@@ -335,7 +335,7 @@ def _stride(steps: Sequence[int]) -> int:
 
 
 def _compared(
-    spec: RunSpec, started: Sequence[RunStarted], is_foreign: bool
+    spec: RunSpec, started: Sequence[RunStarted], from_other_trainer: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """Which of the figures of the run are known, and where they are not those that were asked for."""
     if not started:
@@ -354,7 +354,7 @@ def _compared(
             if found is None or expected is None:
                 continue
             compared[what] = None
-            allowed = PARAMETERS_WITHIN * expected if is_foreign and what == "parameters" else 0
+            allowed = PARAMETERS_WITHIN * expected if from_other_trainer and what == "parameters" else 0
             if abs(found - expected) > allowed:
                 differences[f"{what}: {found:,} ran, {expected:,} configured"] = None
     return tuple(compared), tuple(differences)

@@ -44,7 +44,7 @@ class Drift:
         return self.exceeds(DRIFTS_BY)
 
     def exceeds(self, change: float) -> bool:
-        """Whether it is larger than that, and not by chance."""
+        """True if it is larger than that, and not by chance."""
         return abs(self.change) > change and self.p < DRIFT_P
 
 

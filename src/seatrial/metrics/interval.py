@@ -21,7 +21,7 @@ TELLING = 4  # different values, to tell how many decimals are printed
 
 
 def is_number(value: float | None) -> bool:
-    """Whether a figure of a log can be one: finite, and not so large that arithmetic with it is not."""
+    """True if a figure of a log can be one: finite, and not so large that arithmetic with it is not."""
     return value is not None and abs(value) < LARGEST
 
 

@@ -173,7 +173,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         loss_scale_collapsed=_collapsed(telling, skips),
         perplexity_off=off,
         perplexity_off_step=off_at,
-        **_gradient_norms(records, unreported=telling.is_foreign and trend == "falling"),
+        **_gradient_norms(records, unreported=telling.from_other_trainer and trend == "falling"),
         **_agreement(telling, [record for record in everyone if record is not telling]),
         falls_silent=tuple((r.process, n) for r in everyone if (n := _silent_at_end(r))),
         num_evals=len(evaluated),
@@ -256,7 +256,7 @@ def _gradient_norms(records: Records, *, unreported: bool) -> dict[str, Any]:
 
 
 def _reached_target(own: Record, losses: Sequence[float]) -> bool:
-    """Whether the last evaluation came down to the target; False where that is not known."""
+    """True if the last evaluation came down to the target; False where that is not known."""
     target = own.target_eval_loss
     return bool(losses) and target is not None and all(map(math.isfinite, losses)) and losses[-1] <= target
 
@@ -379,7 +379,7 @@ def _early(losses: NDArray[np.float64]) -> float:
 
 
 def _diverged(losses: NDArray[np.float64]) -> bool:
-    """Whether the end lies far above the beginning: by the last third, by the last few losses, or by the very last."""
+    """True if the end lies far above the beginning: by the last third, by the last few losses, or by the very last."""
     early = _early(losses)
     if early <= 0:
         return False
@@ -483,7 +483,7 @@ def _agreement(main: Record, others: Sequence[Record]) -> dict[str, Any]:
 
 def _has_no_loss_to_report(record: Record) -> bool:
     """In another trainer's pipeline, only the last stage knows the loss; every process of our trainer does."""
-    of_another = record.started is None or record.is_foreign
+    of_another = record.started is None or record.from_other_trainer
     return of_another and not record.steps.has("loss").any()
 
 

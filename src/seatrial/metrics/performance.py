@@ -248,7 +248,7 @@ def clocks(setup: Setup) -> list[Clock]:
 
 
 def _beyond(least_seconds: float, peak: Peak | None) -> Callable[[Step, float], bool]:
-    """Whether a step would have needed more than the device's peak: by its time, or by the log's own TFLOP/s."""
+    """True if a step would have needed more than the device's peak: by its time, or by the log's own TFLOP/s."""
     highest = peak.flops_per_second / TERA if peak else math.inf
     return lambda step, time: time < least_seconds or step.reported.get(TFLOPS, 0.0) > highest
 

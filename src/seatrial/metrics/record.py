@@ -50,8 +50,8 @@ class Record:
     contradictions: tuple[Contradiction, ...] = ()
 
     @property
-    def is_foreign(self) -> bool:
-        """Whether this was read from the log of another trainer."""
+    def from_other_trainer(self) -> bool:
+        """True if this was read from the log of another trainer."""
         return self.started is not None and "family" in self.started.facts
 
     @property
@@ -300,7 +300,7 @@ class _Losses:
 
 
 def _same(a: float, b: float) -> bool:
-    """Whether two losses are one but for the order of a sum and the last digit that is printed."""
+    """True if two losses are one but for the order of a sum and the last digit that is printed."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return a == b or (math.isnan(a) and math.isnan(b))
     size, digit = max(abs(a), abs(b)), min(_last_digit(a), _last_digit(b))

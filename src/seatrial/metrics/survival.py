@@ -58,14 +58,14 @@ class Timeline:
     def _course_of(self, fault: Fault) -> _Course | None:
         """The steps of the process or file that a fault was found in; None where it has none."""
         source = fault.facts.get("source")
-        course = self._courses.get(fault.process, None if self._main.is_foreign else self._whole)
+        course = self._courses.get(fault.process, None if self._main.from_other_trainer else self._whole)
         if source is None or (course is not None and source in course.sources):
             return course
         return next((course for course in (self._whole, *self._courses.values()) if source in course.sources), None)
 
     def _survived(self, index: int, fault: Fault, course: _Course, *, placed: bool) -> bool | None:
-        """Whether the run went on after a fault; None: nothing tells whether it came before the last step or after."""
-        if fault.process == LAUNCHER and self._main.started and not self._main.is_foreign:
+        """True if the run went on after a fault; None: nothing tells whether it came before the last step or after."""
+        if fault.process == LAUNCHER and self._main.started and not self._main.from_other_trainer:
             return index < self._whole.restart  # it has watched each attempt to its end
         if not placed and len(self._whole.at):
             return None
@@ -75,7 +75,7 @@ class Timeline:
         return course.goes_on_after(index, 1 if self._done else STEPS_AFTER)
 
     def _parted_in_order(self, index: int, fault: Fault) -> bool:
-        """Whether the run had ended in order: by its exit code, or by what its log said before this."""
+        """True if the run had ended in order: by its exit code, or by what its log said before this."""
         ended = self._ended
         if not ended or ended.reason not in IN_ORDER:
             return False
@@ -104,7 +104,7 @@ class _Course:
     sources: frozenset[str] = frozenset()
 
     def goes_on_after(self, index: int, steps: int) -> bool:
-        """Whether so many steps follow, or another attempt."""
+        """True if so many steps follow, or another attempt."""
         return index < self.restart or len(self.at) - int(np.searchsorted(self.at, index, side="right")) >= steps
 
 
@@ -126,7 +126,7 @@ def _course(own: Recording) -> _Course | None:
 
 
 def _of_a_kernel(fault: Fault) -> bool:
-    """Whether it is from a node's kernel, and so by the clock of that node."""
+    """True if it is from a node's kernel, and so by the clock of that node."""
     return fault.facts.get("kernel") is True
 
 

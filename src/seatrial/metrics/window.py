@@ -322,7 +322,7 @@ def _ranges(lines: Sequence[Timed]) -> Ranges:
 
 
 def _grows(timed: Timed, lines: Sequence[Timed]) -> bool:
-    """Whether the batch of a step is smaller than that of the last one, by the log's own word."""
+    """True if the batch of a step is smaller than that of the last one, by the log's own word."""
     size, final = (line.step.reported.get("global_batch_size") for line in (timed, lines[-1]))
     return size is not None and final is not None and size < final
 
@@ -349,7 +349,7 @@ def _undisturbed(events: Sequence[Event], steps: Sequence[int], stride: int) -> 
 
 
 def mostly_disturbed(events: Sequence[Event], steps: Sequence[Step]) -> bool:
-    """Whether an evaluation or a checkpoint lies in most of the stretches between these lines of a log."""
+    """True if an evaluation or a checkpoint lies in most of the stretches between these lines of a log."""
     numbers = [step.step for step in steps]
     return 2 * sum(_undisturbed(events, numbers, lines_apart(numbers))) < len(numbers)
 

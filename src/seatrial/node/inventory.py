@@ -154,7 +154,7 @@ def name(given: dict[str, Any]) -> facts.Name:
 
 
 def is_own(address: str) -> bool | None:
-    """Whether an address is one of this host's; None if unknown."""
+    """True if an address is one of this host's; None if unknown."""
     try:
         family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
     except OSError:
@@ -262,7 +262,7 @@ def engine(given: dict[str, Any]) -> facts.Engine:
 
 
 def port(given: dict[str, Any]) -> facts.Listening:
-    """Whether this user can listen on a port."""
+    """True if this user can listen on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

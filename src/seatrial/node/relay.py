@@ -212,7 +212,7 @@ def _agent_pid(directory: str) -> int | None:
 
 
 def _agent_lives(root: str, host: str) -> bool | None:
-    """Whether the agent's process is there; None while it has not reported."""
+    """True if the agent's process is there; None while it has not reported."""
     pid = _agent_pid(os.path.join(root, "nodes", host))
     if pid is None:
         return None

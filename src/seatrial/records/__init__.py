@@ -27,7 +27,7 @@ class DataError(ValueError):
 
 
 def can_be_looked_at(spec: RunSpec) -> bool:
-    """Whether a run reads rows with fields, as records or as texts of tables, and not Megatron's or MaxText's data."""
+    """True if a run reads rows with fields, as records or as texts of tables, and not Megatron's or MaxText's data."""
     data = spec.data
     return data.kind == "records" or (data.kind == "text" and any(map(_may_be_tables, data.paths)))
 

@@ -27,7 +27,7 @@ def form_of(path: Path, forms: tuple[tuple[str, ...], ...], limits: Limits = WHO
 
 
 def answers(path: Path, template: chat.Template | None, limits: Limits = WHOLE) -> tuple[bool, Texts]:
-    """Whether a table holds conversations, and (file and row, (prompt, answer)) of each of its records.
+    """True if a table holds conversations, and (file and row, (prompt, answer)) of each of its records.
 
     Without a template at hand, the texts of a conversation are empty. Raises DataError for what is none of ANSWERS.
     """

@@ -114,7 +114,7 @@ class _Look:
 
     @property
     def _counts_bytes(self) -> bool:
-        """Whether each byte is a token, so that all of them are counted without a tokenizer."""
+        """True if each byte is a token, so that all of them are counted without a tokenizer."""
         return self.spec.data.tokenizer == "byte"
 
     def _add(self, severity: Severity, error: DataError | OSError) -> None:

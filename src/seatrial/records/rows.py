@@ -42,7 +42,7 @@ class Limits:
     left: float = math.inf  # bytes of all rows together
 
     def take(self, size: int) -> bool:
-        """Whether this many bytes were still to be read."""
+        """True if this many bytes were still to be read."""
         self.left, before = self.left - size, self.left
         return before > 0
 
@@ -282,7 +282,7 @@ def _cut(reader: Any, columns: list[str], at_once: int) -> Iterator[pa.RecordBat
 
 
 def is_file(reader: Any) -> bool:
-    """Whether an Arrow reader is that of a file, with an index, and not of a stream."""
+    """True if an Arrow reader is that of a file, with an index, and not of a stream."""
     return hasattr(reader, "num_record_batches")
 
 

@@ -191,7 +191,7 @@ def left_out(times: StepTimes) -> Ranges:
 
 
 def within(step: int, ranges: Ranges) -> bool:
-    """Whether a step lies in one of the ranges, which are apart and in order."""
+    """True if a step lies in one of the ranges, which are apart and in order."""
     place = bisect_right(ranges, step, key=itemgetter(0))
     return place > 0 and step <= ranges[place - 1][1]
 

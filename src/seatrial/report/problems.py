@@ -93,7 +93,7 @@ def counted(problems: Iterable[Problem]) -> str:
 
 
 def has_errors(problems: Iterable[Problem]) -> bool:
-    """Whether any finding is an error."""
+    """True if any finding is an error."""
     return any(problem.severity == "error" for problem in problems)
 
 

@@ -90,7 +90,7 @@ def _shortened(place: str, sources: Sequence[str]) -> str:
 
 
 def _same(fault: FaultRecord, cause: FaultRecord | None) -> bool:
-    """Whether this is the fault that is blamed, under whatever name its text made of it."""
+    """True if this is the fault that is blamed, under whatever name its text made of it."""
     if cause is None:
         return False
     refined = replace(fault, fault=cause.fault, where=cause.where, text=cause.text, rank=cause.rank, host=cause.host)

@@ -32,7 +32,7 @@ def new_directory(spec: RunSpec) -> Path:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run directory."""
+    """True if a folder is a run directory."""
     for name in MARKS:
         with suppress(OSError):  # where we may not look, there is no run for us
             if (folder / name).is_file():

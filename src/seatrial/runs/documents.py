@@ -37,12 +37,12 @@ class Documents:
         self._kept[name] = data
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """True if there is such a file."""
         return name in self._kept or (self.directory / name).exists()
 
     @property
     def is_of_logs(self) -> bool:
-        """Whether the run was read from logs; then it has no plan."""
+        """True if the run was read from logs; then it has no plan."""
         return self.has("judged.json")
 
     def spec_data(self) -> Mapping[str, Any]:

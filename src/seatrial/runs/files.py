@@ -78,7 +78,7 @@ def read_text(path: Path) -> str:
 
 
 def exists(path: Path, *, as_file: bool = False) -> bool:
-    """Whether there is something at a path, or a file; no word is too long or too odd to be asked for."""
+    """True if there is something at a path, or a file; no word is too long or too odd to be asked for."""
     try:
         return path.is_file() if as_file else path.exists()
     except (OSError, ValueError):

@@ -85,7 +85,7 @@ class Mirror:
         return {str(path.relative_to(self.run_dir)): path.stat().st_size for path in found}
 
     def room(self) -> bool:
-        """Whether something can be written again."""
+        """True if something can be written again."""
         try:
             with tempfile.TemporaryFile(dir=self.run_dir, buffering=0) as file:
                 file.write(bytes(ROOM_BYTES))

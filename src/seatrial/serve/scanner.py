@@ -64,7 +64,7 @@ class Scanner:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the folders have all been gone through for now."""
+        """True if the folders have all been gone through for now."""
         return self._sweep is None
 
     def to_remember(self) -> tuple[list[IndexRow], list[str]]:

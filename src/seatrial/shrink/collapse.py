@@ -67,5 +67,5 @@ def _shrunk(spec: RunSpec, num_devices: int) -> dict[str, int]:
 
 
 def _shares_heads(model: ModelSpec, tensor: int) -> bool:
-    """Whether a tensor axis of this size splits the key/value heads, or lets as many devices share each."""
+    """True if a tensor axis of this size splits the key/value heads, or lets as many devices share each."""
     return model.num_kv_heads % tensor == 0 or tensor % model.num_kv_heads == 0

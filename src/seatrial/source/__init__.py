@@ -70,7 +70,7 @@ def of_words(words: Sequence[str], *, file: str) -> Document:
 
 
 def _is_shell(text: str, suffix: str) -> bool:
-    """Whether a file is a shell text: by its suffix, its first line, or the command in it."""
+    """True if a file is a shell text: by its suffix, its first line, or the command in it."""
     if suffix in (*_SHELL_SUFFIXES, ".json", ".yaml", ".yml"):
         return suffix in _SHELL_SUFFIXES
     if text.startswith("#!"):

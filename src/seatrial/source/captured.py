@@ -10,7 +10,7 @@ from seatrial.source.tree import Document, Node
 
 
 def is_captured(root: Node) -> bool:
-    """Whether a file was written by `seatrial capture`."""
+    """True if a file was written by `seatrial capture`."""
     return {"captured", "environment", "argv", "origins"} <= root.members.keys()
 
 

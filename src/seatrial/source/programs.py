@@ -15,12 +15,12 @@ _MODULE = re.compile(
 
 
 def is_program(words: Sequence[str], index: int) -> bool:
-    """Whether a word of a command is the program, or behind -m the module, that trains."""
+    """True if a word of a command is the program, or behind -m the module, that trains."""
     if index and words[index - 1] == "-m":
         return bool(_MODULE.fullmatch(words[index]))
     return bool(_PROGRAM.fullmatch(words[index].rpartition("/")[2])) and ":" not in words[index]  # a mount is none
 
 
 def starts_training(words: Sequence[str]) -> bool:
-    """Whether a command starts a training."""
+    """True if a command starts a training."""
     return any(is_program(words, index) for index in range(len(words)))

@@ -365,7 +365,7 @@ def _build(command: _Command, reader: _Reader, builder: Builder) -> None:
 
 
 def _is_seen(name: str, value: Value, reader: _Reader) -> bool:
-    """Whether the command sees a variable; one that it probably should see is a finding."""
+    """True if the command sees a variable; one that it probably should see is a finding."""
     if not value.exported and not value.used and name not in _SET_BY_LAUNCHERS:
         rest = ", unless it was exported before, which is assumed here" if name in _EXPORTED_BEFORE else ""
         why = f"it is assigned, but not exported, so the command does not see it{rest}"

@@ -120,7 +120,7 @@ class RunSpec:
 
     @property
     def masks_tokens(self) -> bool:
-        """Whether the loss may leave out tokens of a batch: prompts, padding, ends of documents, labels of -100."""
+        """True if the loss may leave out tokens of a batch: prompts, padding, ends of documents, labels of -100."""
         fills_sequences = self.data.kind in ("synthetic", "text", "megatron")  # no others cut them out of a stream
         return self.objective.kind != "pretraining" or self.data.mask_document_ends or not fills_sequences
 

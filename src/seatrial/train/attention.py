@@ -70,7 +70,7 @@ _BEST = {"cuda": "cudnn"}
 
 
 def _cudnn_can(spec: RunSpec) -> bool:
-    """Whether cuDNN has a kernel for this run's attention, forward and backward."""
+    """True if cuDNN has a kernel for this run's attention, forward and backward."""
     masked = spec.data.reset_attention or spec.mesh["context"] > 1
     return (
         spec.precision.compute_dtype == "bfloat16"

@@ -136,7 +136,7 @@ class Checkpoints:
 
     @property
     def resumed(self) -> bool:
-        """Whether this run resumes from a checkpoint of its own; call it before the first save."""
+        """True if this run resumes from a checkpoint of its own; call it before the first save."""
         return self._asked.resume and bool(checkpoint_files.step_folders(self.directory))
 
     def first_params(self, state: State) -> Any:
@@ -233,12 +233,12 @@ class Checkpoints:
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def due(self, step: int, last: int) -> bool:
-        """Whether to save the state after this many steps; after `last` always."""
+        """True if to save the state after this many steps; after `last` always."""
         every = self._asked.interval_steps
         return self._asked.enabled and (step == last or (every is not None and step % every == 0))
 
     def overdue(self, now: float) -> bool:
-        """Whether `interval_minutes` have passed since the last save, by this process's monotonic clock."""
+        """True if `interval_minutes` have passed since the last save, by this process's monotonic clock."""
         minutes = self._asked.interval_minutes
         return self._asked.enabled and minutes is not None and now - self._last_save >= 60 * minutes
 
@@ -347,7 +347,7 @@ class Checkpoints:
 
 
 def _anywhere(flag: bool) -> bool:
-    """Whether the flag is set on any process; all wait for each other."""
+    """True if the flag is set on any process; all wait for each other."""
     return bool(np.any(multihost_utils.process_allgather(np.array(flag)))) if jax.process_count() > 1 else flag
 
 

@@ -62,7 +62,7 @@ _SCALING = {
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder looks like a model of Hugging Face's."""
+    """True if a folder looks like a model of Hugging Face's."""
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 

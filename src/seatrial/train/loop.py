@@ -192,7 +192,7 @@ class Loop:
                 )
 
     def pauses_after(self, number: int) -> bool:
-        """Whether something needs the state as this step leaves it."""
+        """True if something needs the state as this step leaves it."""
         is_evaluated = self.evaluator is not None and self.evaluator.batches_after(number + 1) > 0
         return self.is_saved_after(number) or is_evaluated or self.profile.ends(number)
 

@@ -41,7 +41,7 @@ class Declaration:
 
     @property
     def decay(self) -> bool:
-        """Whether weight decay applies: to what begins random, so to matrices, and not to norms and biases."""
+        """True if weight decay applies: to what begins random, so to matrices, and not to norms and biases."""
         return self.std > 0
 
 

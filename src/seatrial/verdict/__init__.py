@@ -165,8 +165,8 @@ def _cut_short(completion: Completion) -> Outcome | None:
     code, so there the fault that came first decides.
     """
     said = _CUT_SHORT.get(completion.reason or "")
-    if completion.diagnosis and (completion.is_foreign or not completion.reason):
+    if completion.diagnosis and (completion.from_other_trainer or not completion.reason):
         cuts = KINDS[completion.diagnosis.kind].cuts
-        started = completion.is_foreign and completion.last_step is not None
+        started = completion.from_other_trainer and completion.last_step is not None
         return "died" if cuts == "could_not_run" and started else cuts
     return said

@@ -118,7 +118,7 @@ def _processes(completion: Completion) -> Answer:
     """All processes that report steps reached the same one; one of which nothing is known leaves the question open."""
     last = {p.process: p.last_step for p in completion.processes if p.last_step is not None}
     if completion.num_processes < 2:
-        one = "One process reports for all." if completion.is_foreign else "There is one process."
+        one = "One process reports for all." if completion.from_other_trainer else "There is one process."
         return "not_applicable", one
     if behind := {process: step for process, step in last.items() if step < max(last.values())}:
         each = "; ".join(f"rank {process} stopped after step {step}" for process, step in behind.items())
@@ -140,12 +140,12 @@ def _ending(completion: Completion) -> Answer:
         return "inconclusive", f"A fault without a time came before or after the last step: {fault}."
     if diagnosis:
         return "fail", f"The run did not end in order: {diagnosis.what}."
-    if completion.is_foreign and completion.all_steps_done:
+    if completion.from_other_trainer and completion.all_steps_done:
         return "pass", "The run reached its last step, and nothing failed after it."
     unsaid = [str(process.process) for process in completion.processes if process.reason is None]
     if completion.reason is None:
         return "inconclusive", "The record does not say how the run ended."
-    if unsaid and not completion.is_foreign:
+    if unsaid and not completion.from_other_trainer:
         return "inconclusive", f"The record does not say how rank {', '.join(unsaid)} ended."
     return "pass", "The run ended by itself."
 
@@ -164,7 +164,7 @@ def _failed_end(completion: Completion) -> str:
 
 
 def _how_processes_ended(completion: Completion) -> list[str]:
-    if not completion.is_foreign:
+    if not completion.from_other_trainer:
         return [f"rank {p.process}: {p.reason}, exit code {p.exit_code}" for p in completion.processes if p.reason]
     if completion.evidence:
         return [completion.evidence]
@@ -173,7 +173,7 @@ def _how_processes_ended(completion: Completion) -> list[str]:
 
 
 def _target(last: float, target: float, reason: str | None) -> Answer:
-    """Whether the evaluations came down to the loss that the run was for."""
+    """True if the evaluations came down to the loss that the run was for."""
     if last <= target:
         return "pass", f"The last evaluation loss, {last:.5g}, reached the target of {target:.5g}."
     why = f"The last evaluation loss, {last:.5g}, did not reach the target of {target:.5g}."
@@ -222,10 +222,10 @@ def _configuration(completion: Completion) -> Answer:
     silent = [str(p.process) for p in completion.processes if not p.described]
     if different:
         return "fail", f"This is not the configured run: {'; '.join(different)}."
-    if (different is None and completion.reason is None) or (completion.is_foreign and not compared):
+    if (different is None and completion.reason is None) or (completion.from_other_trainer and not compared):
         return "not_applicable", "The record does not describe the run."
     if silent:
         return "inconclusive", f"The record does not say what rank {', '.join(silent)} ran."
-    if completion.is_foreign:
+    if completion.from_other_trainer:
         return "pass", f"What the log says of the run matches the configuration: {', '.join(compared)}."
     return "pass", "Steps, devices, batch and model size match the configuration."

@@ -99,7 +99,7 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
         return _broke(completion, completion.diagnosis)
     causes = [check for check in checks if check.status == outcome]
     if causes and _breaks_off(completion):
-        still = " If it is still running, judge it again at its end." if completion.is_foreign else ""
+        still = " If it is still running, judge it again at its end." if completion.from_other_trainer else ""
         return f"The record breaks off {_how_far(completion)}: nothing says how the run ended.{still}"
     if not causes:
         return f"The run failed: {_told(completion.diagnosis)}" if completion.diagnosis else "The run failed."
@@ -132,7 +132,7 @@ def _first_of(causes: Sequence[Check]) -> str:
 
 
 def _breaks_off(completion: Completion) -> bool:
-    """Whether the record ends before its last step, without a word on the end of the run."""
+    """True if the record ends before its last step, without a word on the end of the run."""
     if completion.reason is not None or not completion.num_steps or completion.idle:
         return False
     planned = completion.last_planned_step

@@ -239,7 +239,7 @@ def _loss_by_chance(spec: RunSpec | None) -> float | None:
 
 
 def _rises_from(chance: float, numerics: Numerics) -> bool:
-    """Whether the loss began at that of an untrained model and rose: too little to be called a rise anywhere else."""
+    """True if the loss began at that of an untrained model and rose: too little to be called a rise anywhere else."""
     early, late, p = numerics.early_loss, numerics.late_loss, numerics.trend_p
     if early is None or late is None or p is None:
         return False
@@ -248,7 +248,7 @@ def _rises_from(chance: float, numerics: Numerics) -> bool:
 
 
 def falls_slightly(numerics: Numerics) -> bool:
-    """Whether the loss falls, but by so little that the run shows no learning: DPO at ln 2 with too low a rate."""
+    """True if the loss falls, but by so little that the run shows no learning: DPO at ln 2 with too low a rate."""
     early, late, first = numerics.early_loss, numerics.late_loss, numerics.first_loss
     if early is None or late is None or (first is not None and late < MEMORISED * first):  # it fell at the very start
         return False
@@ -256,7 +256,7 @@ def falls_slightly(numerics: Numerics) -> bool:
 
 
 def _is_memorised(numerics: Numerics) -> bool:
-    """Whether the loss came down to 0 step by step, rather than at once."""
+    """True if the loss came down to 0 step by step, rather than at once."""
     least, early = numerics.least_before_zero, numerics.early_loss or numerics.first_loss
     if least is None or early is None or numerics.trend == "rising" or numerics.loss_spikes:
         return False

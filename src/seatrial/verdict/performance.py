@@ -32,7 +32,7 @@ _WORST_FIRST = tuple(_AGREEMENT)
 def judge_performance(
     performance: Performance, spec: RunSpec | None, *, rehearsal: str, dropped: Sequence[str], tolerance: float
 ) -> list[Check]:
-    """Whether the figures agree, and a check per target; one that says so where no speed is judged."""
+    """True if the figures agree, and a check per target; one that says so where no speed is judged."""
     targets = spec.expectations if spec else ()
     if rehearsal:
         on_cluster = (f"target on the cluster: {METRICS[e.metric].title} {_shown(e)}" for e in targets)
@@ -153,7 +153,7 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
 
 
 def _hidden_by_the_median(performance: Performance, metric: str, estimate: Estimate, bound: float) -> bool:
-    """Whether steps that are slow again and again, not once, are what the median does not show."""
+    """True if steps that are slow again and again, not once, are what the median does not show."""
     times, spikes = performance.step_times, performance.spikes
     often = spikes is not None and spikes.count > max(1, SLOW_AGAIN * performance.num_counted)
     if times is None or not (often or performance.levels):

@@ -135,7 +135,7 @@ class Person:
         return next(((fault["fault"], fault["where"]) for fault in self.faults()), ("none", ""))
 
     def ended_in_order(self, rank: int) -> bool:
-        """Whether a trainer was told once, and so had the time to say that it ends."""
+        """True if a trainer was told once, and so had the time to say that it ends."""
         last = json.loads((self.out / f"events-{rank}.jsonl").read_text().splitlines()[-1])
         return (last["kind"], last.get("reason")) == ("run_ended", "interrupted")
 

@@ -239,7 +239,7 @@ def inside(words: Words) -> tuple[int, Words]:
 
 
 def is_known(word: str) -> bool:
-    """Whether a word names a program that a wrapper may start."""
+    """True if a word names a program that a wrapper may start."""
     name = Path(word).name
     named = name in SHELLS or name in REAL or name.endswith(SCRIPTS) or bool(PYTHONS.fullmatch(name))
     return named or (name != "" and (ROOT / "bin" / name).exists())

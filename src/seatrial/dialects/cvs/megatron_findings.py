@@ -72,7 +72,7 @@ def _script(settings: Settings, tokenizer: str) -> str | None:
 
 
 def _is_of(family: str, tokenizer: str) -> bool:
-    """Whether a family's pattern is found in a tokenizer's name, as CVS looks for it."""
+    """True if a family's pattern is found in a tokenizer's name, as CVS looks for it."""
     try:
         return re.search(family, tokenizer, re.IGNORECASE) is not None
     except re.error:

@@ -33,7 +33,7 @@ def size_of(spec: RunSpec) -> str:
 
 
 def is_sharded(spec: RunSpec) -> bool:
-    """Whether it runs with FSDP=1, which excludes tensor parallelism."""
+    """True if it runs with FSDP=1, which excludes tensor parallelism."""
     return spec.mesh["fsdp"] > 1 and spec.mesh["tensor"] == 1
 
 

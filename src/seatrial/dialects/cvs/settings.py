@@ -58,7 +58,7 @@ class Settings(table_settings.Settings):
     known: Mapping[str, str]  # what placeholders in braces stand for
 
     def is_override(self, name: str) -> bool:
-        """Whether a key's value is one of the command line."""
+        """True if a key's value is one of the command line."""
         return name in self.entries and self.entries[name].is_override
 
     def section(self, name: str) -> dict[str, Entry]:
@@ -98,7 +98,7 @@ class Settings(table_settings.Settings):
         )
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
-        """Whether neither a name nor a value holds `<changeme>`, which is reported for the whole file, or braces."""
+        """True if neither a name nor a value holds `<changeme>`, which is reported for the whole file, or braces."""
         if placeholders.is_unfilled(entry.value) or placeholders.is_unfilled(name):
             return False
         if entry.value == "" and name in MAY_BE_EMPTY:

@@ -48,7 +48,7 @@ class Table:
     between_nodes: Mapping[str, str] = field(default_factory=dict)
 
     def is_open(self, path: str) -> bool:
-        """Whether a mapping holds keys, and is no value."""
+        """True if a mapping holds keys, and is no value."""
         return path in self.groups or path in self.sections
 
 

@@ -97,7 +97,7 @@ def _reasons(added: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def _is_taken(value: Any, key: Key | None) -> bool:
-    """Whether the reader of a key takes a value, and for what it is."""
+    """True if the reader of a key takes a value, and for what it is."""
     if isinstance(value, str) and not stands_for_itself(value):
         return False
     if isinstance(value, dict) or key is None:

@@ -57,7 +57,7 @@ class File(table_settings.Settings):
         )
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
-        """Whether a value is none that is still to be filled in."""
+        """True if a value is none that is still to be filled in."""
         if placeholders.is_unfilled(entry.value):
             if name.rpartition(".")[2] == "nnodes" and "nodes" in self.selected:  # the command line says it
                 return False

@@ -44,7 +44,7 @@ class Variables:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a variable is only handed on, and means nothing to a configuration."""
+    """True if a variable is only handed on, and means nothing to a configuration."""
     return not (name == FLAGS or name in PLACED or name in _OF_A_PROCESS or name.startswith(PREFIX) or is_secret(name))
 
 

@@ -20,7 +20,7 @@ _NOT_IN_FILE = {"llama2": ("rope_max_timescale",)}  # what those models' files l
 
 
 def is_free(settings: Settings) -> bool:
-    """Whether the configuration may change the model."""
+    """True if the configuration may change the model."""
     return bool(settings.get("model_name") == DEFAULT or settings.get("override_model_config"))
 
 
@@ -104,7 +104,7 @@ def _stated(settings: Settings, preset: ModelSpec, name: str) -> list[str]:
 
 
 def _is_of_base(settings: Settings, key: str) -> bool:
-    """Whether a value is the default, as a copy of MaxText's base.yml gives it for MaxText's own model."""
+    """True if a value is the default, as a copy of MaxText's base.yml gives it for MaxText's own model."""
     mark = settings.entries[key].mark
     is_base = mark is not None and PurePath(mark.file).name == BASE
     return is_base and bool(settings.values[key] == DEFAULTS[key])

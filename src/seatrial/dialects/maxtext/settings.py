@@ -63,7 +63,7 @@ class Settings(table_settings.Settings):
         self.entries[name], self.layers[name] = entry, layer
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
-        """Whether a value is there to be read; text with a placeholder in it may be one."""
+        """True if a value is there to be read; text with a placeholder in it may be one."""
         if not isinstance(entry.value, str) or not _UNFILLED.search(entry.value):
             return True
         why = f"{coerce.shown(entry.value)} is still to be filled in"
@@ -101,7 +101,7 @@ class Settings(table_settings.Settings):
         return getattr(error, "fix", fix)
 
     def is_quiet(self, key: Key, value: Any) -> bool:
-        """Whether a value is one of the quiet ones; nothing is as good as an empty text, and case does not count."""
+        """True if a value is one of the quiet ones; nothing is as good as an empty text, and case does not count."""
         if key.disposition == "rejected":
             return value in key.quiet
         if nothing(value) or value == "":

@@ -78,7 +78,7 @@ OTHER_MODELS = (
 
 
 def nothing(value: Any) -> bool:
-    """Whether MaxText reads a value as None: null, and the word in any case."""
+    """True if MaxText reads a value as None: null, and the word in any case."""
     return value is None or (isinstance(value, str) and value.strip().lower() in ("none", "null"))
 
 
@@ -160,7 +160,7 @@ def device(value: Any) -> str:
 
 
 def can_be_said(value: Any) -> bool:
-    """Whether MaxText reads a value as itself: not a text that means None to it, nor an interpolation."""
+    """True if MaxText reads a value as itself: not a text that means None to it, nor an interpolation."""
     if value == "":
         return True  # how MaxText writes that there is none
     items = value if isinstance(value, (list, tuple)) else [value]

@@ -89,7 +89,7 @@ def with_engine_keys(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
 
 
 def _is_of_model(name: str) -> bool:
-    """Whether a key says a part of the model, which its name says where the key is not written."""
+    """True if a key says a part of the model, which its name says where the key is not written."""
     return name in KEYS and KEYS[name].to.startswith("model.")
 
 

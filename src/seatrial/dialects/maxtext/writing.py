@@ -19,7 +19,7 @@ Write = Callable[[RunSpec], Any]
 
 
 def is_named(model: ModelSpec) -> bool:
-    """Whether MaxText has a file with exactly this architecture, under this name."""
+    """True if MaxText has a file with exactly this architecture, under this name."""
     return model.name in values.NAMED and model == MODELS[model.name]
 
 
@@ -35,17 +35,17 @@ def dropout_rate(spec: RunSpec) -> float | None:
 
 
 def overrides_dropout(spec: RunSpec) -> bool | None:
-    """Whether there is dropout in a model whose file turns it off."""
+    """True if there is dropout in a model whose file turns it off."""
     return (is_named(spec.model) and dropout_rate(spec) is not None) or None
 
 
 def is_sft(spec: RunSpec) -> bool | None:
-    """Whether the run fine-tunes on answers."""
+    """True if the run fine-tunes on answers."""
     return spec.objective.kind == "sft" or None
 
 
 def needs_no_beta(spec: RunSpec) -> bool:
-    """Whether DPO's beta is said by another key, or by none because it is the default and nothing reads it."""
+    """True if DPO's beta is said by another key, or by none because it is the default and nothing reads it."""
     return spec.objective.kind == "orpo" or (spec.objective.kind != "dpo" and spec.objective.beta == Objective.beta)
 
 

@@ -104,17 +104,17 @@ def _is_float16(spec: RunSpec) -> bool:
 
 
 def _scales(spec: RunSpec) -> bool:
-    """Whether the scale of the loss follows the gradients."""
+    """True if the scale of the loss follows the gradients."""
     return _is_float16(spec) and spec.precision.loss_scale is None
 
 
 def is_sharded(spec: RunSpec) -> bool:
-    """Whether parameters are sharded over data-parallel replicas."""
+    """True if parameters are sharded over data-parallel replicas."""
     return spec.mesh["fsdp"] > 1
 
 
 def has_files(spec: RunSpec) -> bool:
-    """Whether there is data that Megatron can read."""
+    """True if there is data that Megatron can read."""
     return spec.data.kind == "megatron" and bool(spec.data.paths)
 
 
@@ -136,7 +136,7 @@ def _strategy(spec: RunSpec) -> str | None:
 
 
 def _keeps_half(spec: RunSpec) -> bool:
-    """Whether the optimizer's state is bfloat16, where Megatron can choose that."""
+    """True if the optimizer's state is bfloat16, where Megatron can choose that."""
     return spec.precision.compute_dtype == spec.precision.optimizer_dtype == "bfloat16" and spec.parallelism.zero1
 
 

@@ -130,7 +130,7 @@ def _number_of(s: Settings, option: str) -> int | None:
 
 
 def is_fully_sharded(s: Settings) -> bool:
-    """Whether parameters are sharded over data-parallel replicas."""
+    """True if parameters are sharded over data-parallel replicas."""
     is_full = s["data-parallel-sharding-strategy"] == "optim_grads_params"
     return s.given("use-torch-fsdp2") or bool(s["use-megatron-fsdp"] and is_full)
 

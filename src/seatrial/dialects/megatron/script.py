@@ -90,7 +90,7 @@ def script_of(spec: RunSpec) -> tuple[str, int]:
 
 
 def _is_fsdp(spec: RunSpec) -> bool:
-    """Whether torch's FSDP can do it, which shards everything over all replicas."""
+    """True if torch's FSDP can do it, which shards everything over all replicas."""
     return is_sharded(spec) and not spec.parallelism.zero1 and spec.mesh["pipeline"] == spec.mesh["data"] == 1
 
 

@@ -79,7 +79,7 @@ class Settings(table.Settings):
     __getitem__ = get
 
     def given(self, name: str) -> bool:
-        """Whether an argument is there; of a flag, whether it is on."""
+        """True if an argument is there; of a flag, whether it is on."""
         return self.values.get(name) not in (None, False, ())
 
     def place(self, name: str) -> tuple[str, Mark | None]:
@@ -197,7 +197,7 @@ def _in_other_case(error: NotAChoice, word: str) -> str:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values are the same, as numbers where they are numbers."""
+    """True if two values are the same, as numbers where they are numbers."""
     try:
         return float(a) == float(b)
     except (TypeError, ValueError):
@@ -208,7 +208,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _is_value(word: str) -> bool:
-    """Whether argparse takes a word for a value, and not for an argument: a blank makes it one, unless it is known."""
+    """True if argparse takes a word for a value, and not for an argument: a blank makes it one, unless it is known."""
     is_known = word.startswith("--") and word[2:].partition("=")[0] in ALL
     return not word.startswith("-") or bool(_NUMBER.fullmatch(word)) or word == "-" or (" " in word and not is_known)
 
@@ -227,7 +227,7 @@ def groups(words: Sequence[Node]) -> Iterator[tuple[Node | None, list[Node]]]:
 
 
 def is_passed_on(name: str) -> bool:
-    """Whether a variable is one that reaches the processes as it stands."""
+    """True if a variable is one that reaches the processes as it stands."""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (
         is_secret(name) or name in SET_BY_LAUNCHERS
     )

@@ -209,7 +209,7 @@ def _identified(settings: Settings, wanted: str | None) -> Architecture | None:
 
 
 def _is_another(settings: Settings) -> bool:
-    """Whether a name or path in the file says that the model is of another family than the presets."""
+    """True if a name or path in the file says that the model is of another family than the presets."""
     return any(_OTHERS.search(str(settings.get(name) or "")) for name in _HINTS if name != "data.train_dir")
 
 

@@ -92,7 +92,7 @@ def build(settings: Settings) -> RunSpec | None:
 
 
 def _has_length(settings: Settings, steps: int | None, epochs: int | None) -> bool:
-    """Whether the run has a number of steps, or of epochs; else an error. Which data have epochs, the rules say."""
+    """True if the run has a number of steps, or of epochs; else an error. Which data have epochs, the rules say."""
     if steps is None and epochs is None and "trainer.max_steps" in settings.values:
         settings.add(
             "trainer.max_steps", "error", "steps-unknown",

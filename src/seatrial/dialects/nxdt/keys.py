@@ -94,7 +94,7 @@ def _where(is_so: Callable[[RunSpec], bool], value: Values) -> Values:
 
 
 def _validates(spec: RunSpec) -> bool:
-    """Whether there is validation data, and an interval at which it is used."""
+    """True if there is validation data, and an interval at which it is used."""
     has_interval = (spec.evaluation.interval_steps, spec.evaluation.interval_fraction) != (None, None)
     return has_interval and (bool(spec.data.validation_paths) or spec.data.kind == "megatron")
 

@@ -29,7 +29,7 @@ seed = in_range(Range(low=1, high=2**31 - 1), whole)
 
 
 def is_null(value: Any) -> bool:
-    """Whether a value is null, or Python's word for it."""
+    """True if a value is null, or Python's word for it."""
     return value is None or value == "None"
 
 

@@ -66,7 +66,7 @@ class Settings(table_settings.Settings):
     unresolved: set[str] = field(default_factory=set)  # keys whose interpolations have no value, as they may
 
     def has(self, prefix: str) -> bool:
-        """Whether the file has a key, or any key of a section, or an empty section."""
+        """True if the file has a key, or any key of a section, or an empty section."""
         return prefix in self.nodes or super().has(prefix)
 
     def place(self, name: str) -> tuple[str, Mark | None]:
@@ -102,7 +102,7 @@ class Settings(table_settings.Settings):
         }
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
-        """Whether a value is there; text that is still to be filled in may be one, OmegaConf's ??? is not."""
+        """True if a value is there; text that is still to be filled in may be one, OmegaConf's ??? is not."""
         if placeholders.is_unfilled(entry.value) or entry.value == MISSING:
             needs = NEEDS[self.action]
             is_needed = needs.cluster and needs.device and key.disposition == "done"
@@ -166,7 +166,7 @@ def _public(value: Any) -> Any:
 
 
 def _is_read(settings: Settings, path: str) -> bool:
-    """Whether anything depends on the value at a path of the file: not on that of an ignored key, or a user's own."""
+    """True if anything depends on the value at a path of the file: not on that of an ignored key, or a user's own."""
     parts = path.split(".")
     for end in range(1, len(parts) + 1):
         name = canonical(".".join(parts[:end]))

@@ -81,7 +81,7 @@ def written(spec: RunSpec, read: Read, kept: Mapping[str, Any]) -> Written:
 
 
 def _names_the_model(text: str, spec: RunSpec, read: Read) -> bool:
-    """Whether a text, with the config.json that it names, is read as the same model."""
+    """True if a text, with the config.json that it names, is read as the same model."""
     request = Request(document=parse(text, ".yaml"), overrides=(), action="plan", user="user", home=Path("/"))
     again = read(request).spec
     return again is not None and architecture(again.model) == architecture(spec.model)

@@ -57,12 +57,12 @@ def owner(name: str) -> str:
 
 
 def is_argument(name: str) -> bool:
-    """Whether it is one of Megatron's arguments; its text is its values, as a shell would read them."""
+    """True if it is one of Megatron's arguments; its text is its values, as a shell would read them."""
     return name.startswith("--")
 
 
 def is_variable(name: str) -> bool:
-    """Whether it is a variable of Megatron's scripts."""
+    """True if it is a variable of Megatron's scripts."""
     return name.isupper()
 
 

@@ -125,7 +125,7 @@ def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str
 
 
 def _holds(key: Key, value: Any) -> bool:
-    """Whether a key reads a value as itself."""
+    """True if a key reads a value as itself."""
     try:
         return bool(key.read(value) == value)
     except ValueError:

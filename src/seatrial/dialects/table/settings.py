@@ -61,16 +61,16 @@ class Settings:
         return None if default is OMIT else default
 
     def has(self, prefix: str) -> bool:
-        """Whether a key is given, or any key of a section."""
+        """True if a key is given, or any key of a section."""
         return prefix in self.entries or any(name.startswith(f"{prefix}.") for name in self.entries)
 
     def wrong(self, *names: str) -> bool:
-        """Whether any of some keys is given with a value that cannot be used."""
+        """True if any of some keys is given with a value that cannot be used."""
         return any(name in self.entries and name not in self.values for name in names)
 
     @property
     def has_errors(self) -> bool:
-        """Whether any finding so far is an error."""
+        """True if any finding so far is an error."""
         return any(problem.severity == "error" for problem in self.problems)
 
     def placed(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Settings:
             self.add(first, "warning", "versions", f"no version of {self.SYSTEM} has all keys: {why}", "remove one")
 
     def holds_secret(self, name: str) -> bool:
-        """Whether a key's value is kept out of the spec."""
+        """True if a key's value is kept out of the spec."""
         return is_secret(name)
 
     def for_engine(self) -> Iterator[tuple[str, Entry]]:
@@ -150,7 +150,7 @@ class Settings:
                 yield name, entry
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
-        """Whether a value is there to be read, and no placeholder; a dialect that has placeholders reports them."""
+        """True if a value is there to be read, and no placeholder; a dialect that has placeholders reports them."""
         return True
 
     def is_for_engine(self, name: str, entry: Entry, error: ValueError) -> bool:
@@ -162,7 +162,7 @@ class Settings:
         return getattr(error, "fix", "") or coerce.advice(key.read)
 
     def is_quiet(self, key: Key, value: Any) -> bool:
-        """Whether no effect is expected of a value."""
+        """True if no effect is expected of a value."""
         return value in key.quiet
 
     def refuse(self, name: str, key: Key) -> None:

@@ -170,7 +170,7 @@ class PodNode(Node):
         return self._remote.agent_ended() or self._watch.pod_is_over(self._index)
 
     def has_all(self) -> bool:
-        """Whether the agent has ended and all that it wrote is here."""
+        """True if the agent has ended and all that it wrote is here."""
         return self._remote.agent_ended()
 
     def stop(self, *, now: bool) -> None:

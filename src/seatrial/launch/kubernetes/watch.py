@@ -113,7 +113,7 @@ class Watch:
         return pod.name if pod and pod.is_running else None
 
     def pod_is_over(self, index: int) -> bool:
-        """Whether a host's pod has ended or is gone, and what it sent has had time to arrive."""
+        """True if a host's pod has ended or is gone, and what it sent has had time to arrive."""
         if self.seen is None:
             return False
         pod = self.seen.pods.get(index)
@@ -137,7 +137,7 @@ class Watch:
     # --- what `follow` asks ---
 
     def waiting(self) -> bool:
-        """Whether not all pods run yet. Prints the state when it has changed."""
+        """True if not all pods run yet. Prints the state when it has changed."""
         means = self.means
         says = means.says
         if means.phase == "running" and self.seen:
@@ -192,7 +192,7 @@ class Watch:
         self._ended.set()
 
     def _is_settled(self) -> bool:
-        """Whether it is known what became of every pod."""
+        """True if it is known what became of every pod."""
         seen, means = self.seen, self.means
         if seen is None or (means.phase == "over" and means.fault):
             return True

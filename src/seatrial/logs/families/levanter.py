@@ -30,7 +30,7 @@ _SAMPLED = note("facts", "Progress on:train ", _LINE)
 
 
 class _Log:
-    """Whether it has been said that only some of the steps are in the log."""
+    """True if it has been said that only some of the steps are in the log."""
 
     def __init__(self) -> None:
         self._is_said = False

@@ -26,7 +26,7 @@ _PLANNED = note("start", "max_steps=", _MAX_STEPS)
 
 
 class _Log:
-    """Whether the arguments of the training are being printed."""
+    """True if the arguments of the training are being printed."""
 
     def __init__(self) -> None:
         self._lines_left = 0

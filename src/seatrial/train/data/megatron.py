@@ -61,7 +61,7 @@ def build_samples(sizes: np.ndarray, documents: range, num_samples: int, length:
 
 
 def _are_of(samples: Samples, sizes: np.ndarray, documents: range, num_samples: int, length: int) -> bool:
-    """Whether samples that were kept are of these documents; their files' names do not tell."""
+    """True if samples that were kept are of these documents; their files' names do not tell."""
     tokens, epochs = _extent(sizes, documents, num_samples, length)
     total = (epochs * tokens - 1) // length
     shapes = (epochs * len(documents),), (total + 1, 2), (total,)
