@@ -172,7 +172,7 @@ def test_the_head_takes_as_many_tokens_at_once_as_gradients_leave_room_for():
         assert f"f32[{chunk},{MODEL.vocab_size}]" in program_of(spec)
 
 
-@pytest.mark.parametrize(("gib", "spec"), COMPILED)
+@pytest.mark.parametrize(("gib", "spec"), COMPILED[::3])  # enough to see that the step has changed
 def test_the_memory_of_a_step_is_what_the_table_says(gib, spec):
     """Other versions of XLA place buffers a little differently; more than that is for the estimate to follow."""
     memory = compiled_step(spec, "h200")[0].memory_analysis()
