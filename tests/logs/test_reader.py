@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from seatrial import logs
 from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
 from seatrial.logs import lines, numbers, reader
-from seatrial.logs.lines import read_lines, read_prefix, split_line, without_codes
+from seatrial.logs.lines import all_without_codes, read_lines, read_prefix, split_line, without_codes
 from tests.helpers.log_cases import HERE, both, folders
 
 
@@ -115,6 +115,12 @@ def test_prefixes_of_launchers_are_read_and_taken_off(prefix: str, rank: int | N
 
 def test_colours_titles_and_carriage_returns_are_no_text() -> None:
     assert without_codes("\x1b[31mstep:\x1b[0m \x1b]0;title\x07 4") == "step:  4"
+
+
+@given(st.lists(st.lists(st.sampled_from(["\x1b[31m", "\x1b[", "\x1b]0;t", "\x07", "\x1b", "m", "3 "]), max_size=5)))
+def test_many_lines_lose_the_codes_that_each_of_them_loses(pieces: list[list[str]]) -> None:
+    texts = ["".join(each) for each in pieces]
+    assert list(all_without_codes(texts)) == list(map(without_codes, texts))
     assert [split_line("a\rb\r\n"), split_line("c\n"), split_line("\rd")] == [["a", "\rb"], ["c"], ["\rd"]]
     coloured = "\x1b[32m" + line(1).replace("lm loss", "\x1b[1mlm loss") + "\x1b[0m"
     assert [event.loss for event in steps(parse([coloured + "\r" + line(2)]))] == [2.5, 2.5]

@@ -8,7 +8,7 @@ import gzip
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader, RawIOBase, TextIOWrapper
 from itertools import chain
@@ -155,6 +155,16 @@ def split_line(line: str) -> list[str]:
 def without_codes(line: str) -> str:
     """The line as a terminal would show it, without colours, cursor movements and titles."""
     return ESCAPE_SEQUENCES.sub("", line)
+
+
+def all_without_codes(lines: Sequence[str]) -> Sequence[str]:
+    """The same of many lines, in a part of the time."""
+    text = "\n".join(lines)
+    if "\x1b" not in text:
+        return lines
+    # A title may be of any characters, so that one without an end would take the next lines with it.
+    shown = [] if "\x1b]" in text else ESCAPE_SEQUENCES.sub("", text).split("\n")
+    return shown if len(shown) == len(lines) else list(map(without_codes, lines))
 
 
 def read_prefix(line: str) -> Prefix:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import chain, islice, repeat, takewhile
-from operator import call, contains, methodcaller
+from itertools import chain, islice, takewhile
+from operator import call, methodcaller
 from typing import Any, NamedTuple
 
 from seatrial.events import Event, Fault
@@ -16,7 +16,7 @@ from seatrial.logs.faults import FaultScanner, skeleton_of
 from seatrial.logs.grammar import Family, Found, Note, Reading, ReadLine
 from seatrial.logs.held_step import HeldStep
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
-from seatrial.logs.lines import Prefix, read_prefix, split_line, without_codes
+from seatrial.logs.lines import Prefix, all_without_codes, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
 from seatrial.logs.step_lines import Line, Remark, is_cut, readings_of, remarks_of
@@ -113,8 +113,7 @@ class Reader:
 
     def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event]]:
         """What many lines say, some at a time; step lines of one pattern are read column by column, which is faster."""
-        if any(map(contains, lines, repeat("\x1b"))):
-            lines = list(map(without_codes, lines))
+        lines = all_without_codes(lines)
         place = again = pause = 0
         while place < len(lines):
             if self._matched and place >= again:
@@ -439,7 +438,10 @@ def _in_order(before: Sequence[Event], faults: Sequence[Fault]) -> list[Event]:
 
 
 def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> Sequence[Any]:
-    return _COLUMNS[read](texts) if read in _COLUMNS else list(map(read, texts))
+    if read in _COLUMNS:
+        return _COLUMNS[read](texts)
+    values = {text: read(text) for text in set(texts)}  # a memory or a share comes again and again
+    return list(map(values.__getitem__, texts))
 
 
 def read_events(lines: Iterable[str], families: Sequence[Family], *, process: int, source: str) -> Iterator[Event]:
