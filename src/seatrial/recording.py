@@ -213,16 +213,21 @@ class Recording(Sequence[Event]):
         if isinstance(events, Recording):
             return events
         others: list[tuple[int, Event]] = []
-        steps: dict[int, list[tuple[int, Step]]] = {}
+        steps: dict[int, tuple[list[int], list[Step]]] = {}
+        process, at, own = -1, list[int](), list[Step]()  # of the last step: most come one after the other
         for place, event in enumerate(events):
             if isinstance(event, Step):
-                steps.setdefault(event.process, []).append((place, event))
+                if event.process != process or not own:
+                    process = event.process
+                    at, own = steps.setdefault(process, ([], []))
+                at.append(place)
+                own.append(event)
             else:
                 others.append((place, event))
         return cls(
             [event for _, event in others],
             np.array([place for place, _ in others], np.int64),
-            {p: Steps.of([s for _, s in own], np.array([at for at, _ in own])) for p, own in steps.items()},
+            {process: Steps.of(own, np.array(at)) for process, (at, own) in steps.items()},
         )
 
     def __len__(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
@@ -171,22 +171,23 @@ def _rank(
     return next((int(match[1]) for pattern in names if (match := pattern.search(text))), None)
 
 
-def _of_name(path: Path, rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
-    """The events, with the rank or the kernel's host that the file is named after in those faults that name no place.
-
-    A rank is the reporter of what happened to others.
-    """
+def _of_name(path: Path, rank: int | None, events: Recording) -> Recording:
+    """The events, with the rank or the host that the file is named after in those faults that name no place."""
     found = _KERNEL_LOG.match(path.name)
     host = (found["host"] or found["host2"]) if found else ""
-    for event in events:
-        if host and isinstance(event, Fault) and not event.where:
-            event = replace(event, where=host, facts={**event.facts, "host": host})
-        if rank is not None and isinstance(event, Fault):
-            if KINDS[event.fault].of_others:
-                event = replace(event, facts={"reporter": rank, **event.facts})
-            elif not event.where and "rank" not in event.facts:
-                event = replace(event, where=f"rank {rank}", facts={**event.facts, "rank": rank})
-        yield event
+    others = [_placed(event, rank, host) if isinstance(event, Fault) else event for event in events.others]
+    return Recording(others, events.places, events.steps)
+
+
+def _placed(fault: Fault, rank: int | None, host: str) -> Fault:
+    """A fault by the name of its file; a rank is the reporter of what happened to others."""
+    if host and not fault.where:
+        fault = replace(fault, where=host, facts={**fault.facts, "host": host})
+    if rank is not None and KINDS[fault.fault].of_others:
+        return replace(fault, facts={"reporter": rank, **fault.facts})
+    if rank is not None and not fault.where and "rank" not in fault.facts:
+        return replace(fault, where=f"rank {rank}", facts={**fault.facts, "rank": rank})
+    return fault
 
 
 def _ranks(paths: Sequence[Path]) -> list[int | None]:
@@ -210,7 +211,7 @@ def _processes(paths: Sequence[Path]) -> list[int]:
 
 
 def _read(path: Path, process: int, rank: int | None, how: Spellings, written: float, several: bool) -> _Log:
-    events = Recording.of(_of_name(path, rank, read_file(path, how, process=process, written=written)))
+    events = _of_name(path, rank, Recording.of(read_file(path, how, process=process, written=written)))
     starts = (event for event in events.others if isinstance(event, RunStarted))
     timed = any(event.facts.get("clock") == "log" for event in starts)
     found = events.all_steps

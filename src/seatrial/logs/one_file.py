@@ -112,18 +112,15 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
     lines: Iterable[list[str]] = kept
     held: list[Event] = []
     for families in _turns(() if spellings.confirmed else spellings.families):
-        has_steps, held = False, []
-        for event in read_text(lines, families, process=process, source=named(path)):
-            if isinstance(event, Step) and not has_steps:
-                has_steps = True
+        held = []
+        events = read_text(lines, families, process=process, source=named(path))
+        for event in events:
+            held.append(event)
+            if isinstance(event, Step):
                 kept.forget()
                 yield from held
-            if has_steps:
-                yield event
-            else:
-                held.append(event)
-        if has_steps:
-            return
+                yield from events
+                return
         lines = kept.once_more()
     doubtful = spellings.guessed and all(isinstance(event, Fault) for event in held)
     guess = guess_from_lines(line for block in kept.once_more() for line in block) if doubtful else None
