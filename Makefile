@@ -68,7 +68,7 @@ test-package: $(INSTALLED)test $(VENV)/wheels/made ## Install the wheel in an em
 $(VENV)/wheels/made: pyproject.toml constraints.txt
 	@rm -rf $(@D) && /usr/bin/python3 -m venv $(VENV)/debian && mkdir $(@D)
 	@$(VENV)/debian/bin/python -m pip download --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --dest $(@D) '.[train,publish-prometheus]' hatchling
+	  --dest $(@D) '.[train,serve,publish-prometheus]' hatchling
 	@$(VENV)/debian/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  check-jsonschema pre-commit twine
 	@rm -f $(@D)/seatrial* && touch $@

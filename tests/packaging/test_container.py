@@ -26,6 +26,19 @@ TINY = ROOT / "configs" / "native" / "tiny-text.json"
 BASE, IMAGE = "localhost/debian-python:latest", "localhost/seatrial:latest"
 FEW_MINUTES = 300  # from pip to the first report
 
+# What a browser would ask of `seatrial serve`, until the run is there.
+READ_PAGE = """
+import time, urllib.request
+for _ in range(600):
+    try:
+        page = urllib.request.urlopen("http://127.0.0.1:8900/").read().decode()
+    except OSError:
+        page = ""
+    if "tiny-text" in page:
+        break
+    time.sleep(0.1)
+print("the page has the run" if "tiny-text" in page else page)
+"""
 _SETTINGS = """\
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
@@ -106,22 +119,27 @@ def built(podman: Podman) -> Podman:
 
 
 def test_a_new_user_has_a_report_in_minutes(podman: Podman, tmp_path: Path) -> None:
-    """From an empty machine with pip alone: install, an example, a rehearsal, the verdict, an export."""
+    """From an empty machine with pip alone: install, an example, a rehearsal, the page over all runs, an export."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     steps = [
         "cd /tmp && python3 -m venv env",
-        'env/bin/pip install --quiet --no-index --find-links /wheels "$(echo /dist/seatrial-*.whl)[train]"',
+        'env/bin/pip install --quiet --no-index --find-links /wheels "$(echo /dist/seatrial-*.whl)[train,serve]"',
         "export PATH=/tmp/env/bin:$PATH",
         "seatrial --version",
         "seatrial init tiny-text",
         "seatrial check tiny-text.json",
-        "seatrial run tiny-text.json --rehearse --out runs/first",
+        "seatrial run tiny-text.json checkpoint.enabled=true --rehearse --out runs/first",
         "seatrial judge runs/first >judged.txt",
         "seatrial report runs/first",
         "seatrial publish runs/first --to csv --out csv",
         "seatrial publish runs/first --to junit --out junit.xml",
         "seatrial history",
+        "seatrial serve runs --port 8900 >served.txt &",
+        f"python3 -c '{READ_PAGE}'",
+        "kill $!; wait $!",
+        "seatrial export runs/first --to hf",
+        "ls hf",
         "times",
     ]
     volumes = [f"--volume={WHEELS}:/wheels:ro", f"--volume={tmp_path}:/dist:ro"]
@@ -132,6 +150,8 @@ def test_a_new_user_has_a_report_in_minutes(podman: Podman, tmp_path: Path) -> N
     assert re.search(r"^PASS  tiny-text$", done.stdout, re.MULTILINE)
     assert "runs/first/report.html" in done.stdout
     assert re.search(r"runs/first +llama-1m", done.stdout)
+    assert "the page has the run" in done.stdout
+    assert "model.safetensors" in done.stdout
     minutes, seconds = re.findall(r"(\d+)m([\d.]+)s", done.stdout)[-2]  # user, of what the shell started
     assert int(minutes) * 60 + float(seconds) < FEW_MINUTES
 

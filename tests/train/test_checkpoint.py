@@ -22,6 +22,7 @@ import pytest
 from seatrial import events
 from seatrial.spec import Batch, Checkpoint, Execution, Optimizer, Precision, RunSpec
 from seatrial.train.checkpoint import Checkpoints, Restored, kept
+from seatrial.train.checkpoint_files import find
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import State
 from seatrial.train.trainer import Trainer, make_trainer
@@ -274,6 +275,12 @@ def test_where_there_is_no_checkpoint_is_said(path, tmp_path):
     asked = Checkpoint(resume_from=str(tmp_path / path))
     with pytest.raises(ValueError, match=r"is not a folder|is neither a run directory with checkpoints"):
         Run(spec_of(None, asked), tmp_path / "run").restore()
+
+
+def test_of_a_run_without_checkpoints_it_is_said_how_to_have_them(tmp_path):
+    (tmp_path / "spec.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"saved no checkpoint: turn them on .*checkpoint\.enabled"):
+        find(tmp_path)
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------

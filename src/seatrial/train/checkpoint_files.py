@@ -46,6 +46,11 @@ def find(path: Path) -> list[Path]:
     if (path / STATE).is_dir():
         return [path]
     found = step_folders(path) or step_folders(path / FOLDER)
+    if not found and (path / "spec.json").is_file():
+        raise ValueError(
+            f"{path} is a run that saved no checkpoint: turn them on in its configuration (checkpoint.enabled, "
+            "MaxText's enable_checkpointing, Megatron's --save), and run it again"
+        )
     if not found:
         raise ValueError(
             f"{path} is neither a run directory with checkpoints, nor a folder of them, nor a checkpoint of one step, "
