@@ -32,10 +32,10 @@ def test_our_own_trainer_s_memory_is_what_the_compiler_says(gib: float, spec: Ru
 
 # By draw and split: how many steps, how many within 5%, the lowest and the highest error.
 NEAR: dict[tuple[int, str], tuple[int, int, float, float]] = {
-    (2026, "calibration"): (42, 42, -0.05, 0.04),
-    (2026, "held back"): (48, 36, -0.43, 0.70),
-    (2027, "calibration"): (43, 39, -0.06, 0.07),
-    (2027, "held back"): (17, 15, -0.02, 0.17),
+    (2026, "calibration"): (55, 53, -0.07, 0.20),
+    (2026, "held back"): (63, 46, -0.43, 0.70),
+    (2027, "calibration"): (46, 42, -0.06, 0.07),
+    (2027, "held back"): (56, 45, -0.25, 0.21),
 }
 
 
@@ -53,9 +53,9 @@ def test_the_estimate_is_as_near_to_compiled_steps_as_the_page_says(draw: int, s
 def test_scanned_steps_without_a_pipeline_are_nearer() -> None:
     """Of the first draw's held-back rows: none far too low."""
     off = compiled_memory.errors(compiled_memory.read(), "held back", "scanned, no pipeline", 2026)
-    assert (sum(abs(each) <= 0.05 for each in off), len(off)) == (33, 35)
+    assert (sum(abs(each) <= 0.05 for each in off), len(off)) == (41, 48)
     assert off[0] > -0.07
-    assert off[-1] < 0.14
+    assert off[-1] < 0.16
 
 
 def test_what_is_called_a_guess_is_not_scanned() -> None:
