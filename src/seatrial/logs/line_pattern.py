@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache, partial
+from types import CodeType
 from typing import Any, NamedTuple
 
 from seatrial.events import Step
@@ -149,10 +150,16 @@ def _makers(
         "new": object.__new__, "put": object.__setattr__, "Step": Step,  # a copy is faster than a display with its keys
         "blank": dict(template).copy, "others": dict(template["reported"]).copy,
     }  # fmt: skip
-    exec("\n    ".join((f"def make({values}):", *body, "return step")), known)
+    exec(_compiled("\n    ".join((f"def make({values}):", *body, "return step"))), known)
     loop = "\n        ".join((f"for {values} in zip(*columns):", *body, "steps.append(step)"))
-    exec(f"def make_all(*columns):\n    steps = []\n    {loop}\n    return steps", known)
+    exec(_compiled(f"def make_all(*columns):\n    steps = []\n    {loop}\n    return steps"), known)
     return known["make"], known["make_all"]
+
+
+@lru_cache(maxsize=64)
+def _compiled(text: str) -> CodeType:
+    """The files of a run's ranks have the same patterns."""
+    return compile(text, "<pattern>", "exec")
 
 
 def _blind(text: str, tokens: re.Pattern[str]) -> str:

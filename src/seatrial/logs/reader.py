@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain, islice, takewhile
 from operator import call, methodcaller
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ OTHER_CLOCK, OTHER_YEAR = 60.0, 180 * 86_400.0  # seconds that a line is before 
 MAX_PAUSE = 255  # lines until reading many at once is attempted again
 
 _GROUPS = methodcaller("groups")
+_skeleton_of_word = lru_cache(maxsize=1 << 12)(skeleton_of)  # of the tables, once for all files
 
 _COLUMNS: Mapping[Callable[[str], Any], Callable[[Sequence[str]], Sequence[Any]]] = {
     float: floats,
@@ -236,13 +238,13 @@ class Reader:
         """Which tables have a word in this skeleton."""
         tables = _Tables(
             families=tuple(
-                f for f in self._families if f.anchors and all(skeleton_of(w) in skeleton for w in f.anchors)
+                f for f in self._families if f.anchors and all(_skeleton_of_word(w) in skeleton for w in f.anchors)
             ),
-            notes=tuple(note for note in self._notes if skeleton_of(note.literal) in skeleton),
+            notes=tuple(note for note in self._notes if _skeleton_of_word(note.literal) in skeleton),
             custom=tuple(
                 (family, read_line)
                 for family, read_line in self._custom
-                if any(skeleton_of(word) in skeleton for word in family.custom_words)
+                if any(_skeleton_of_word(word) in skeleton for word in family.custom_words)
             ),
             faults=not self._faults.is_innocent(skeleton),
         )
