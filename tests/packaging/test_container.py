@@ -34,10 +34,10 @@ for _ in range(600):
         page = urllib.request.urlopen("http://127.0.0.1:8900/").read().decode()
     except OSError:
         page = ""
-    if "tiny-text" in page:
+    if "llama-1m" in page:
         break
     time.sleep(0.1)
-print("the page has the run" if "tiny-text" in page else page)
+print("the page has the run" if "llama-1m" in page else page)
 """
 _SETTINGS = """\
 [containers]
