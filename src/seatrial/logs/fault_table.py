@@ -23,7 +23,7 @@ class FaultKind:
     because of another. `cuts` is what becomes of a run that it ends; "could_not_run" holds before the first step only.
     `retry`: "never" before something is changed, "elsewhere" without the blamed node, "again" as it is.
     `hint`: what to check and to change; empty where the fault's own text says it. `of_others`: a process reports it of
-    others; the rank that prints the line is the reporter, not the one that failed.
+    others, or of the whole job; the rank that prints the line is the reporter, not the one that failed.
     """
 
     name: str
