@@ -33,7 +33,7 @@ def main(folder: Path, words: list[str]) -> None:
     elif words[0] == "get":
         kinds = words[1]
         name = next((word.rpartition("=")[2] for word in words if word.startswith("--selector=seatrial/run=")), "")
-        text = (folder / "get.json").read_text() if kinds.startswith("jobsets") else '{"items": []}'
+        text = (folder / "get.json").read_text() if "jobsets" in kinds else '{"items": []}'
         print(text.replace("NAME", name))
     elif words[0] == "delete":
         (folder / "get.json").write_text('{"items": []}')

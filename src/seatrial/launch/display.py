@@ -142,11 +142,13 @@ class View:
             self.say(f"step {by_agents}/{self._planned}")
 
     def _say_silent_hosts(self, progress: Progress) -> None:
-        """Prints once which hosts are silent, and that they are back."""
+        """Prints once which hosts are silent, and why if it is known; and that they are back."""
         silent = [host for host, seconds in progress.silent.items() if seconds > QUIET_SECONDS]
+        silent = list(dict.fromkeys([*silent, *progress.unreached]))
         if silent != self._silent:
             self._silent = silent
-            self.say(f"nothing is heard from {_named(silent)}; waiting" if silent else "all hosts are heard again")
+            whys = "".join(f" ({why})" for why in list(progress.unreached.values())[:1])
+            self.say(f"nothing is heard from {_named(silent)}; waiting{whys}" if silent else "all hosts are heard again")
 
     def _say_uncopied(self, progress: Progress) -> None:
         """Prints once that files of the hosts cannot be copied here, and that they are again."""

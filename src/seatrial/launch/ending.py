@@ -30,7 +30,7 @@ def overdue(progress: Progress, deadlines: Deadlines, now: float) -> str | None:
         where = f" on {', '.join(progress.missing)}" if progress.statuses else ""
         late = _late(f"no agent has reported{where}", now - progress.started, deadlines.start_seconds)
         if late or not progress.processes:
-            return late
+            return "; ".join([late, *list(progress.unreached.values())[:1]]) if late else None
     if progress.first_exit is not None:
         rank, seen = progress.first_exit
         waited = now - max(seen, progress.step_seen)
@@ -87,6 +87,8 @@ def _died(process: dict[str, Any], last_step: int | None) -> Ending:
     kind, text = "start_failed" if could_not_run else "process_died", f"{where} {process['sentence']}"
     if began and (process.get("outlived") or (process.get("contained") and code == EXIT_UNSTARTABLE[0])):
         kind, text = "monitor_lost", _monitor_lost(process, where, last_step)
+    if process.get("memory_kills", 0) > 0:
+        kind = "host_oom"
     facts = {"exit_code": code, "rank": process["rank"]}
     fault = seen_fault(kind, where, f"{text}{last}", facts)
     return Ending(reason="could_not_run" if could_not_run else "died", exit_code=code, faults=(fault,))

@@ -50,6 +50,10 @@ class Node(ABC):
         """Why what the host has written cannot be copied here; nothing where it can, or need not be."""
         return ""
 
+    def unreached(self) -> str:
+        """Why the host cannot be reached, and how to fix it; nothing where it can, or has not been tried for long."""
+        return ""
+
     def now(self) -> float:
         """The monotonic time up to which everything from the host has been handled: late where this process is."""
         return time.monotonic()
@@ -182,6 +186,7 @@ class _Followed:
         statuses = {node.name: node.status() for node in nodes}
         progress.silent = {node.name: node.silent_seconds() for node in nodes}
         progress.uncopied = {node.name: why for node in nodes if (why := node.uncopied())}
+        progress.unreached = {node.name: why for node in nodes if (why := node.unreached())}
         before, self.observed_at = self.observed_at, min((node.now() for node in nodes), default=time.monotonic())
         self.unheard_seconds = min(progress.silent.values(), default=0.0)
         if self.unheard_seconds > DOUBT_SECONDS:

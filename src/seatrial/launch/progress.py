@@ -66,6 +66,7 @@ class Progress:
     processes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # (host, status) in rank order
     silent: dict[str, float] = field(default_factory=dict)  # seconds since the last sign of life, by host
     uncopied: dict[str, str] = field(default_factory=dict)  # why not all that a host wrote is here, by host
+    unreached: dict[str, str] = field(default_factory=dict)  # why a host cannot be reached, by host
     last_step: int | None = None
     step_seen: float = 0.0  # when last_step came, monotonic
     intervals: list[float] = field(default_factory=list)

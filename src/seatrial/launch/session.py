@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import re
 import secrets
 import threading
@@ -26,6 +27,7 @@ MAX_HEAD, MAX_CONTENT = 1 << 12, 1 << 24  # bytes of a frame: the line that begi
 MAX_WORDS = 300
 ATTEND_SECONDS = 0.2
 ROUNDS = 3  # of the event loop, after which all that had come before has been read and handled
+TROUBLE_SECONDS = 15.0  # of connections that cannot be made, before that is reported
 STALE_SECONDS = 15.0  # after which a silent relay is dropped; it sends something once a second
 KEEP_SECONDS = 5.0  # from one copy of a status to the next, while the state in it is the same
 RETRY_SECONDS = 2.0
@@ -64,6 +66,7 @@ class RemoteNode(Node):
         self._failed: set[str] = set()  # names of what could not be copied over this connection
         self._resuming = False  # a new connection is to send what is missing here
         self._uncopied = ""
+        self._unreached: tuple[str, float] | None = None  # the last reason, and since when there has been one
 
     @property
     def name(self) -> str:
@@ -80,6 +83,18 @@ class RemoteNode(Node):
 
     def uncopied(self) -> str:
         return self._uncopied
+
+    def unreached(self) -> str:
+        why, since = self._unreached or ("", math.inf)
+        return why if self._clock.now - since > TROUBLE_SECONDS else ""
+
+    def unreachable(self, error: Unreachable | None) -> None:
+        """Takes in that a connection could not be made, or with None that one is there."""
+        if error is None or error.may_come:
+            self._unreached = None
+        else:
+            since = self._unreached[1] if self._unreached else time.monotonic()
+            self._unreached = str(error), since
 
     def now(self) -> float:
         return self._clock.now
@@ -289,6 +304,10 @@ class Session:
                 try:
                     async with asyncio.timeout(ANSWER_SECONDS):
                         channel = await self._begin(node.host, "send", given, RELAY)
+                    node.unreachable(None)
+                except Unreachable as error:
+                    node.unreachable(error)
+                    raise
                 finally:
                     node.tried.set()
                 taking = asyncio.create_task(_take_frames(node, channel))

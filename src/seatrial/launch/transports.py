@@ -74,11 +74,11 @@ _COMPLAINTS = (
 
 
 class Unreachable(LaunchError):
-    """A host that cannot be used: why, and how to fix it."""
+    """A host that cannot be used: why, and how to fix it. It `may_come` where nobody expects it to be there yet."""
 
-    def __init__(self, host: Host, why: str, fix: str) -> None:
+    def __init__(self, host: Host, why: str, fix: str, *, may_come: bool = False) -> None:
         super().__init__(f"{host.name}: {why}: {fix}")
-        self.host, self.why, self.fix = host, why, fix
+        self.host, self.why, self.fix, self.may_come = host, why, fix, may_come
 
 
 class Flood(LaunchError):

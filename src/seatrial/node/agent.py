@@ -203,10 +203,10 @@ class Agent:
     def _bury(self, process: processes.Process, result: Any, monotonic: float, wall: float) -> None:
         os.waitpid(result.si_pid, 0)
         self._drain(process)
+        process.stopped = self.stopping_since is not None and monotonic >= self.stopping_since
         process.end(result, monotonic, wall)
         if process.contained and process.exit_code in ENGINE_FAILED:  # of what goes on, its monitor has lost hold
             process.outlived = bool(self._below(b"conmon", *(p.pid for p in self.processes)))
-        process.stopped = self.stopping_since is not None and monotonic >= self.stopping_since
         self.changed = True
 
     def _reap_orphans(self) -> None:

@@ -21,7 +21,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 REPORTED = (
     *("pid", "state", "exit_code", "signal", "stopped", "started", "ended", "contained", "paused", "outlived"),
-    *("log_bytes", "lost_bytes", "last_output", "last_step", "last_step_at"),
+    *("memory_kills", "log_bytes", "lost_bytes", "last_output", "last_step", "last_step_at"),
 )
 MEANINGS = {
     "SIGKILL": " (killed from outside, or out of memory)",
@@ -59,6 +59,24 @@ def look_up(pid: int | None) -> tuple[bytes, int, bytes]:
         return state, int(parent), start.partition(b"(")[2]
     except (OSError, ValueError):
         return b"", 0, b""
+
+
+def memory_kills() -> int:
+    """How many processes of this one's cgroup the kernel has killed for want of memory; 0 where it does not say."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as groups:
+            own = [line.rstrip("\n").split(":", 2) for line in groups]
+    except (OSError, ValueError):
+        return 0
+    counts = [0]
+    for controllers, path in [(line[1], line[2]) for line in own if len(line) == 3]:
+        base = {"": "/sys/fs/cgroup", "memory": "/sys/fs/cgroup/memory"}.get(controllers)
+        # In a container its group is mounted as the root, though the kernel may call it by its place on the host.
+        for folder in (base + path, base) if base else ():
+            for name in ("memory.events", "memory.oom_control"):
+                with contextlib.suppress(OSError, ValueError), open(folder + "/" + name, encoding="utf-8") as events:
+                    counts += [int(line.split()[1]) for line in events if line.startswith("oom_kill ")]
+    return max(counts)
 
 
 def popen(argv: list[str], **options: Any) -> Any:
@@ -110,6 +128,8 @@ class Process:
     stopped: bool = False  # it ended after the agent had asked it to
     paused: bool = False  # somebody had paused its container
     outlived: bool = False  # its container engine failed, and what was in the container lives
+    memory_kills: int = 0  # by the kernel, in its cgroup, while it ran; counted if it was killed
+    memory_kills_before: int = 0
     log_bytes: int = 0
     lost_bytes: int = 0
     last_output: float | None = None
@@ -127,6 +147,7 @@ class Process:
     def start(self) -> None:
         """Starts the process; what cannot be started is recorded like a process that failed at once."""
         self.started, given = time.time(), (self.job.get("stdin") or "").encode()
+        self.memory_kills_before = memory_kills()
         try:
             os.makedirs(os.path.dirname(self.job["log"]) or ".", exist_ok=True)
             self.log = os.open(self.job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -165,6 +186,8 @@ class Process:
             self.exit_code = result.si_status
         else:
             self.signal = result.si_status
+        if signal.SIGKILL in (self.signal, (self.exit_code or 0) - 128) and not self.stopped:
+            self.memory_kills = memory_kills() - self.memory_kills_before
         self.state, self.died, self.ended = "exited", monotonic, wall
 
     def _look(self, body: bytes) -> bool:
@@ -194,4 +217,7 @@ class Process:
         # By SIGSTOP or a debugger: it lives, but does nothing.
         suspended = self.state == "running" and look_up(self.pid)[0] in (b"T", b"t")
         ended = "could not be started" if self.state == "unstartable" else describe_exit(self.exit_code, self.signal)
+        if self.memory_kills > 0:
+            why = " (out of memory: kills by the kernel in its cgroup while it ran: %d)" % self.memory_kills
+            ended = ended.replace(MEANINGS["SIGKILL"], why)
         return {**fields, "suspended": suspended, "sentence": ended if self.died else None}

@@ -7,6 +7,7 @@ import platform
 import signal
 import socket
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,8 @@ def connect(spec: RunSpec, place: Place) -> None:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", place.cpu_devices)
     if place.num_processes > 1:
+        # In a pod JAX would ask the cluster for what it is given here, and warns that it cannot.
+        warnings.filterwarnings("ignore", message=r"\s*Kubernetes environment detected")
         # JAX reads none of the environment variables that launchers use for these timeouts.
         jax.distributed.initialize(
             coordinator_address=place.coordinator,

@@ -105,7 +105,7 @@ def _play(podman: Podman, jobset: dict[str, Any], items: list[dict[str, Any]], i
 def get(podman: Podman, kinds: str) -> dict[str, Any]:
     items: list[dict[str, Any]] = []
     path = podman.folder / "jobset.json"
-    if kinds.startswith("jobsets") and path.exists():
+    if "jobsets" in kinds and path.exists():
         jobset = json.loads(path.read_text())
         items = [jobset, *(pod for index in range(len(podman.nodes)) if (pod := _pod(podman, jobset, index)))]
     return {"apiVersion": "v1", "kind": "List", "items": items}

@@ -157,4 +157,5 @@ class PodExec(Piped):
 
     def trouble(self, kind: str, host: Host, said: str = "") -> Unreachable:
         why, fix = _TROUBLES.get(kind, _TROUBLES["absent"])
-        return Unreachable(host, why.format(said=" ".join(said.split())[-MAX_SHOWN:]), fix)
+        said = " ".join(said.split())[-MAX_SHOWN:]
+        return Unreachable(host, why.format(said=said), fix, may_come=kind == "waiting")

@@ -67,7 +67,7 @@ class Observed:
     jobs: Mapping[str, Condition] = field(default_factory=dict)
     pods: Mapping[int, Pod] = field(default_factory=dict)  # the newest of each index
     workload: Mapping[str, Condition] = field(default_factory=dict)  # Kueue's
-    events: tuple[tuple[str, str, str], ...] = ()  # warnings: object, reason, message
+    events: tuple[tuple[str, str, str], ...] = ()  # warnings, the newest first: object, reason, message
     nodes: Mapping[str, Condition] = field(default_factory=dict)  # whether a node is ready
 
     def ended(self, name: str) -> bool:
@@ -96,7 +96,7 @@ def read(objects: Iterable[Mapping[str, Any]]) -> Observed:
     """The objects of `kubectl get`, whatever their order; what is none of ours, or odd, is passed over."""
     found = Observed()
     pods: dict[int, Pod] = {}
-    events: list[tuple[str, str, str]] = []
+    events: list[tuple[str, str, str, str]] = []
     nodes: dict[str, Condition] = {}
     for each in objects:
         kind, status, spec = each.get("kind"), _table(each, "status"), _table(each, "spec")
@@ -112,11 +112,18 @@ def read(objects: Iterable[Mapping[str, Any]]) -> Observed:
             nodes[str(_table(each, "metadata").get("name"))] = _conditions(status).get("Ready", Condition())
         elif kind == "Event":
             about = _table(each, "involvedObject").get("name")
-            events.append((str(about), str(each.get("reason", "")), str(each.get("message", ""))))
+            events.append((_when(each), str(about), str(each.get("reason", "")), str(each.get("message", ""))))
         elif kind == "Pod" and (pod := _pod(each)):
             before = pods.get(pod.index)
             pods[pod.index] = pod if before is None or pod.created >= before.created else before
-    return replace(found, pods=pods, events=tuple(events), nodes=nodes)
+    newest = tuple(event[1:] for event in sorted(events, key=lambda event: event[0], reverse=True))
+    return replace(found, pods=pods, events=newest, nodes=nodes)
+
+
+def _when(event: Mapping[str, Any]) -> str:
+    """When an event came last; which field says so depends on who reported it."""
+    times = (_table(event, "series").get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((time for time in times if isinstance(time, str)), "")
 
 
 def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -217,8 +224,8 @@ _STUCK: Mapping[str, tuple[float, str]] = {
     "RunContainerError": (60, "container_failed"),
     "CrashLoopBackOff": (60, "container_failed"),
 }
-# Warnings of events that say why nothing comes of a pod, the most telling first.
-_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedCreate", "FailedScheduling")
+# Warnings of events that say why nothing comes of a pod.
+_EVENTS = {"FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedCreate", "FailedScheduling"}
 
 
 def taken(pod: Pod, nodes: Mapping[str, Condition]) -> tuple[str, str, str] | None:
@@ -322,10 +329,10 @@ def _reasons(seen: Observed, held: Sequence[Pod], hosts: Sequence[str]) -> Itera
         why = seen.workload.get("QuotaReserved", Condition()).message
         yield f"suspended until Kueue admits it{f': {_words(why)}' if why else ''}"
     ours = hosts[0].removesuffix(f"-{GROUP}-0-0")
-    for name in _EVENTS:
-        for about, reason, message in seen.events:
-            if reason == name and about.startswith(ours):
-                yield f"{about}: {reason}: {_words(message)}"
+    not_yet = f'"{ours}" not found'  # our ConfigMap and Secret, which come after the JobSet that owns them
+    for about, reason, message in seen.events:
+        if reason in _EVENTS and about.startswith(ours) and not_yet not in message:
+            yield f"{about}: {reason}: {_words(message)}"
 
 
 # --- the end of a run -------------------------------------------------------------------------------------------------

@@ -185,6 +185,9 @@ class PodNode(Node):
     def uncopied(self) -> str:
         return self._remote.uncopied()
 
+    def unreached(self) -> str:
+        return self._remote.unreached()
+
     def now(self) -> float:
         return self._remote.now()
 

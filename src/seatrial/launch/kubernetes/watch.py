@@ -24,7 +24,8 @@ SETTLE_SECONDS = 3.0  # after a pod's end, for the last of what it sent to be he
 END_SECONDS = 15.0  # for Kubernetes to report what became of pods that are gone
 NODES = "launch/kubernetes/nodes.json"  # host → node of the cluster
 
-_KINDS = "jobsets.jobset.x-k8s.io,jobs.batch,pods"
+# Asked in this order: whoever deletes pods because their Job has failed says so in the Job first.
+_KINDS = "pods,jobs.batch,jobsets.jobset.x-k8s.io"
 
 
 class Watch:
@@ -53,9 +54,11 @@ class Watch:
         self._over_since: dict[int, float] = {}
         self._stuck: tuple[str, float] = ("", 0.0)  # a state without much hope, and since when
         self._nodes: dict[str, str] = {}
-        self._said = self._refusal = ""
+        self._said: tuple[str, set[str]] = ("", set())  # the phase, and what of it was printed
+        self._refusal = ""
         self._cancelled = False
         self._before: Observed | None = None  # what was reported before we deleted it
+        self._telling: Observed | None = None  # the last report that says what was done to it; pods vanish afterwards
         self.is_deleted = False  # on our side: Kubernetes has accepted it
         self._ended = threading.Event()
         self._look()
@@ -85,6 +88,8 @@ class Watch:
             self._events_at = time.monotonic()
             self._events = list(self._kubectl.objects("get", "events", "--field-selector=type=Warning") or [])
             self.seen = read([*objects, *self._events])
+        if not self._cancelled and self._means(seen).fault and self._means(seen).phase == "over":
+            self._telling = seen
         self._note_nodes(seen)
         return True
 
@@ -103,7 +108,10 @@ class Watch:
     def means(self) -> Meaning:
         if self.seen is None:
             return Meaning("waiting", self._refusal or "no answer from the cluster yet")
-        return meaning(self.seen, self.hosts, begun=bool(self._begun))
+        return self._means(self._telling or self.seen)
+
+    def _means(self, seen: Observed) -> Meaning:
+        return meaning(seen, self.hosts, begun=bool(self._begun))
 
     # --- what the nodes ask ---
 
@@ -143,10 +151,11 @@ class Watch:
         if means.phase == "running" and self.seen:
             nodes = dict.fromkeys(pod.node for _, pod in sorted(self.seen.pods.items()) if pod.node)
             says = f"on {', '.join(list(nodes)[:8])}{', …' if len(nodes) > 8 else ''}" if nodes else ""
-        state = f"{means.phase}{f': {says}' if says else ''}"
-        if state != self._said:
-            self._said = state
-            self._say(f"JobSet {self.name}: {state}")
+        if means.phase != self._said[0]:
+            self._said = means.phase, set()
+        if says not in self._said[1]:  # some reasons alternate
+            self._said[1].add(says)
+            self._say(f"JobSet {self.name}: {means.phase}{f': {says}' if says else ''}")
         if means.phase != "waiting":
             self._waiting_since = time.monotonic()
         return means.phase == "waiting"
@@ -175,7 +184,9 @@ class Watch:
 
     def explained(self, ending: Ending) -> Ending:
         """The ending with what Kubernetes knows about it; keeps the output of pods that have ended."""
-        if ending.reason == "completed" or (ending.reason == "interrupted" and not ending.faults):
+        if ending.reason == "completed":
+            return ending
+        if ending.reason == "interrupted" and not ending.faults and self._telling is None:  # at somebody's request
             return ending
         if not self._cancelled:
             deadline = time.monotonic() + END_SECONDS
@@ -185,7 +196,7 @@ class Watch:
                 self._look_at_all()
             self._keep_output()
         begun = any(self._run_dir.glob("nodes/*/status.json"))
-        seen = self._before or self.seen
+        seen = self._telling or self._before or self.seen
         return explain(ending, seen, self.hosts, begun=begun) if seen else ending
 
     def close(self) -> None:
