@@ -11,7 +11,7 @@ from typing import NamedTuple
 from seatrial.estimate import flops
 from seatrial.events import Checkpoint, Eval, RunEnded, RunStarted
 from seatrial.metrics.causes import Diagnosis, FaultRecord, diagnose
-from seatrial.metrics.record import Ranges, Record, Records
+from seatrial.metrics.record import LAUNCHER, Ranges, Record, Records
 from seatrial.metrics.survival import Timeline
 from seatrial.recording import Recording
 from seatrial.spec import RunSpec
@@ -21,6 +21,8 @@ _ENDS = (
     "completed", "stopped_early", "aborted", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss",
 )  # fmt: skip
 _RANK = {reason: rank for rank, reason in enumerate(_ENDS)}
+
+_DONE_TO_A_RUN = {"cancelled", "preempted", "evicted"}  # kinds of faults that interrupt one
 
 REGULAR_GAPS = 3  # between the steps of a log, for it to be one that leaves steps out by intention
 PARAMETERS_WITHIN = 0.05  # of the number in another trainer's log, which is rounded and counts padding
@@ -61,7 +63,8 @@ class Completion:
     `planned_steps` is None where neither a configuration nor the record says. `counted_from` is the number of the first
     step, by the run's own counting; the record has every `stride`-th step. `from_other_trainer`: it was read from a log
     of another program, where often one rank speaks for all. `reason`, `exit_code` and `evidence` are the launcher's
-    word, or else the worst that a process said. `diagnosis` is what ended the run, unless it was interrupted.
+    word, or else the worst that a process said. `diagnosis` is what ended the run; where it was interrupted, only what
+    the scheduler did to it.
     `compared` is what the processes say of themselves that could be compared with the configuration, and `differences`
     where it is not that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`:
     an evaluation ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned.
@@ -169,7 +172,7 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
         reason=end.reason if end else None,
         exit_code=end.exit_code if end else None,
         faults=faults,
-        diagnosis=None if interrupted else diagnose(faults, _num_ranks(spec, started)),
+        diagnosis=diagnose(_by_others(faults) if interrupted else faults, _num_ranks(spec, started)),
         differences=differences,
         wall_seconds=seconds,
         stride=goal.stride,
@@ -196,6 +199,11 @@ def _time_to_train(main: Record, evaluations: Sequence[tuple[int, float]]) -> fl
     target, totals = main.target_eval_loss, (main.ended.totals if main.ended else None) or {}
     missed = target is not None and bool(evaluations) and not evaluations[-1][1] <= target
     return None if missed else totals.get("run_seconds")
+
+
+def _by_others(faults: Sequence[FaultRecord]) -> list[FaultRecord]:
+    """What the launcher was told that the scheduler did; all else follows from an interruption."""
+    return [fault for fault in faults if fault.process == LAUNCHER and fault.fault in _DONE_TO_A_RUN]
 
 
 def _end(records: Records) -> RunEnded | None:

@@ -182,10 +182,11 @@ def _target(last: float, target: float, reason: str | None) -> Answer:
 
 def _what_broke(completion: Completion) -> list[str]:
     """The lines that say what broke, and what follows from them; those that the run survived come last."""
-    if completion.reason == "interrupted":
-        return []  # all of it follows from that
+    diagnosis, faults = completion.diagnosis, completion.faults
+    if completion.reason == "interrupted":  # all else follows from that
+        faults = (diagnosis.cause,) if diagnosis else ()
     kinds: dict[tuple[bool, str], list[FaultRecord]] = {}
-    for fault in sorted(completion.faults, key=lambda fault: (fault.survived is True, not fault.is_fatal)):
+    for fault in sorted(faults, key=lambda fault: (fault.survived is True, not fault.is_fatal)):
         kinds.setdefault((fault.survived is True, fault.fault), []).append(fault)
     lines = []
     for alike in kinds.values():
@@ -194,7 +195,7 @@ def _what_broke(completion: Completion) -> list[str]:
             lines.append(f"… and {more} more of {alike[0].fault}")
     if (more := len(lines) - MAX_FAULTS_SHOWN) > 0:
         lines[MAX_FAULTS_SHOWN:] = [f"… and {more} more lines"]
-    if (diagnosis := completion.diagnosis) is None:
+    if diagnosis is None:
         return lines
     advice = (
         ("in unknown order", ", ".join(diagnosis.rivals[:MAX_FAULTS_SHOWN])),

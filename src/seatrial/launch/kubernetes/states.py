@@ -224,6 +224,7 @@ _STUCK: Mapping[str, tuple[float, str]] = {
     "RunContainerError": (60, "container_failed"),
     "CrashLoopBackOff": (60, "container_failed"),
 }
+_FAILING = ("FailureTarget", "Failed")  # conditions of a Job, in this order
 # Warnings of events that say why nothing comes of a pod.
 _EVENTS = {"FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedCreate", "FailedScheduling"}
 
@@ -263,9 +264,9 @@ def _host(hosts: Sequence[str], pod: Pod) -> str:
 
 
 def _words(text: str) -> str:
-    """A message in one line, and not too long."""
+    """A message in one line, and not too long; of chained errors the last part is the cause."""
     text = " ".join(text.split())
-    return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]}…"
+    return text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS // 2]} … {text[-MAX_WORDS // 2 :]}"
 
 
 def meaning(seen: Observed, hosts: Sequence[str], *, begun: bool) -> Meaning:
@@ -288,10 +289,10 @@ def _over(seen: Observed, hosts: Sequence[str], begun: bool) -> Iterator[Meaning
         reason, fault, text = found[index]
         yield Meaning("over", text, reason, fault, _host(hosts, seen.pods[index]))
     for conditions in (seen.jobs, seen.conditions):
-        failed = conditions.get("Failed", Condition())
-        if failed.status == "True" and failed.reason == "DeadlineExceeded":
+        told = [conditions.get(name, Condition()) for name in _FAILING]  # a Job fails once its pods have ended
+        if failed := next((each for each in told if each.status and each.reason == "DeadlineExceeded"), None):
             yield Meaning("over", f"the Job reached its time limit ({_words(failed.message)})", "died", "time_limit")
-    failing = {"Failed", "FailureTarget"} & {*seen.jobs, *seen.conditions}
+    failing = {*_FAILING} & {*seen.jobs, *seen.conditions}
     if not seen.jobset:
         yield Meaning("over", "the JobSet was deleted", "interrupted", "cancelled")
     if begun and seen.suspended:

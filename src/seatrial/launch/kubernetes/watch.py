@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -153,8 +154,9 @@ class Watch:
             says = f"on {', '.join(list(nodes)[:8])}{', …' if len(nodes) > 8 else ''}" if nodes else ""
         if means.phase != self._said[0]:
             self._said = means.phase, set()
-        if says not in self._said[1]:  # some reasons alternate
-            self._said[1].add(says)
+        alike = re.sub(r'"[^"]*"', "", says)  # but for names of pods, each of which is a new one
+        if alike not in self._said[1] and not self._cancelled:  # some reasons alternate
+            self._said[1].add(alike)
             self._say(f"JobSet {self.name}: {means.phase}{f': {says}' if says else ''}")
         if means.phase != "waiting":
             self._waiting_since = time.monotonic()
