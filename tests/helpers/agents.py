@@ -14,7 +14,9 @@ AGENT = Path(__file__).parents[2] / "src" / "seatrial" / "node" / "agent.py"
 class Agent:
     """An agent that is running a job of Python programs, and what it says about them."""
 
-    def __init__(self, folder: Path, mark: str, programs: list[str], job: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, mark: str, programs: list[str], job: dict[str, Any], group: Path | None = None
+    ) -> None:
         self.folder = folder
         processes = [
             {
@@ -27,8 +29,9 @@ class Agent:
             for rank, program in enumerate(programs)
         ]
         self.job = {"v": 1, "run": "test", "directory": str(folder), "processes": processes, "grace_seconds": 1, **job}
+        joins = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"] if group else []
         self.process = subprocess.Popen(
-            [sys.executable, str(AGENT), "-"], stdin=subprocess.PIPE, start_new_session=True
+            [*joins, sys.executable, str(AGENT), "-"], stdin=subprocess.PIPE, start_new_session=True
         )
         assert self.process.stdin is not None
         with self.process.stdin as pipe:

@@ -16,8 +16,8 @@ def start_agent(tmp_path: Path, mark: str) -> Iterator[Callable[..., Agent]]:
     """Starts an agent: `start_agent([program, …], key=value of the job …)`."""
     started: list[Agent] = []
 
-    def start(programs: list[str], **job: Any) -> Agent:
-        started.append(Agent(tmp_path, mark, programs, job))
+    def start(programs: list[str], group: Path | None = None, **job: Any) -> Agent:
+        started.append(Agent(tmp_path, mark, programs, job, group))
         return started[-1]
 
     yield start

@@ -11,13 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from seatrial.launch.ending import conclude
+from seatrial.launch.progress import Progress
 from seatrial.node.agent import PEER_LOST, SETTLE_SECONDS, blame
 from tests.helpers.agents import AGENT, Agent
 from tests.helpers.cluster.person import HOSTILE as TRAVELLING
@@ -45,6 +47,38 @@ def test_a_job_that_ends_well(start_agent: Start, mark: str) -> None:
     assert (agent.log(0), agent.log(1)) == (b"one\n", b"two")
     assert [p["log_bytes"] for p in status["processes"]] == [4, 3]
     assert processes_with(mark) == []
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of 100 MB."""
+    first = Path("/sys/fs/cgroup/memory")  # of the first kind
+    parent, limit = (first, "memory.limit_in_bytes") if first.is_dir() else (first.parent, "memory.max")
+    folder = parent / f"seatrial-test-agent-{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / limit).write_text("100M")
+    except OSError as error:
+        pytest.skip(f"needs control groups of memory: {error}")
+    yield folder
+    wait_until(lambda: not (folder / "cgroup.procs").read_text().split())
+    folder.rmdir()
+
+
+GREEDY = "print('up'); held = [bytearray(1 << 20) for _ in range(1000)]"
+
+
+def test_a_process_that_the_kernel_killed_for_its_groups_memory(start_agent: Start, small_group: Path) -> None:
+    agent = start_agent([GREEDY, FOREVER], group=small_group)
+    assert agent.wait() == 1
+    greedy, peer = agent.ranks()
+    assert greedy["sentence"].startswith("was ended by SIGKILL (9) (out of memory: ")
+    assert (greedy["memory_kills"], peer["memory_kills"]) == (1, 0)
+    progress = Progress(planned_steps=10)
+    progress.see({"node1": agent.status()}, time.monotonic())
+    ending = conclude(progress, time.time())
+    assert ending is not None
+    assert [fault.fault for fault in ending.faults] == ["host_oom"]
 
 
 def test_a_killed_process_is_the_culprit_and_its_peers_are_stopped(start_agent: Start, mark: str) -> None:

@@ -29,6 +29,7 @@ from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
 
 _BROKEN = ("died", "no_progress", "could_not_run")
+_TAKEN = ("preempted", "evicted")  # kinds of what interrupts a run that nobody has asked to stop
 _OF_A_NODE = ("native", "maxtext")  # engines of which a process is a rank, and not a launcher of many
 
 
@@ -45,7 +46,8 @@ def decide_retry(report: RunReport, verdict: Verdict, run_dir: Path, plan: Plan,
     if (run_dir / STOP).exists():
         return RetryDecision(False, "no retry: it was asked to stop")
     diagnosis = report.metrics.completion.diagnosis if report.metrics else None
-    if verdict.outcome not in _BROKEN or diagnosis is None:
+    broke = diagnosis and (verdict.outcome in _BROKEN or diagnosis.kind in _TAKEN)
+    if diagnosis is None or not broke:
         return RetryDecision(False, f"no retry: nothing broke ({verdict.outcome})")
     if diagnosis.retry == "never":
         return RetryDecision(False, f"no retry, because it would end the same way: {diagnosis.sentence}")

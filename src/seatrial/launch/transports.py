@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import shlex
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -323,8 +325,9 @@ class Piped(Transport):
 
                 async def close(process: asyncio.subprocess.Process = process) -> None:
                     if process.returncode is None:
+                        # Popen.terminate would take the exit code of one that has just ended from asyncio, which warns.
                         with contextlib.suppress(ProcessLookupError):
-                            process.terminate()
+                            os.kill(process.pid, signal.SIGTERM)
                     await process.wait()
 
                 channel = Channel(process.stdout, process.stdin, process.stderr, close)
