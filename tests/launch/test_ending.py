@@ -62,6 +62,9 @@ def test_a_run_is_not_complete_while_nothing_has_been_heard_of_a_host() -> None:
     assert overdue(seen, LIMITS, seen.started + 59) is None
     late = overdue(seen, LIMITS, seen.started + 61)
     assert "no agent has reported on h2" in str(late)
+    seen.unreached = {"h2": "h2: its python3 printed nothing: check that the image has python3"}
+    late = overdue(seen, LIMITS, seen.started + 61)
+    assert str(late).endswith("; h2: its python3 printed nothing: check that the image has python3")
 
 
 def test_the_culprit_is_found_across_hosts() -> None:

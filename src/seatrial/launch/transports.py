@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -322,14 +323,7 @@ class Piped(Transport):
         for attempt in range(THROTTLED_TRIES):
             async with self._slots:
                 process = await self._start(host)
-
-                async def close(process: asyncio.subprocess.Process = process) -> None:
-                    if process.returncode is None:
-                        # Popen.terminate would take the exit code of one that has just ended from asyncio, which warns.
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(process.pid, signal.SIGTERM)
-                    await process.wait()
-
+                close = functools.partial(_ended, process)
                 channel = Channel(process.stdout, process.stdin, process.stderr, close)
                 try:
                     wrong = await _begun(channel, call, mark)
@@ -349,14 +343,30 @@ class Piped(Transport):
 
     async def _start(self, host: Host) -> asyncio.subprocess.Process:
         argv = self.argv(host)
-        try:
-            # In a session of its own, where Ctrl-C does not reach it: the hosts have yet to be asked to stop.
-            return await asyncio.create_subprocess_exec(
+        # In a session of its own, where Ctrl-C does not reach it: the hosts have yet to be asked to stop.
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
                 *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
-            )  # fmt: skip
+            )
+        )  # fmt: skip
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:  # it would be left behind
+            with contextlib.suppress(OSError):
+                await _ended(await starting)
+            raise
         except OSError as error:
             raise self.trouble("closed", host, f"{argv[0]}: {error.strerror}") from None
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Ends a program that has not ended yet."""
+    if process.returncode is None:
+        # Popen.terminate would take the exit code of one that has just ended from asyncio, which warns.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+    await process.wait()
 
 
 class SystemSsh(Piped):
