@@ -2,7 +2,8 @@
 
     python scripted_kubectl.py FOLDER …
 
-FOLDER/get.json is what `get` prints, FOLDER/fail (text) makes every verb that FOLDER/fails names end with that text.
+FOLDER/get.json is what `get` prints; or the next line of FOLDER/reports.jsonl each time that it asks for the JobSet, and
+the last one in the end. FOLDER/fail (text) makes every verb that FOLDER/fails names end with that text.
 Each call is a line of FOLDER/asked; what comes by standard input is FOLDER/given-N.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -32,6 +34,9 @@ def main(folder: Path, words: list[str]) -> None:
         print(json.dumps(made))
     elif words[0] == "get":
         kinds = words[1]
+        if (folder / "reports.jsonl").exists():
+            print(json.dumps({"items": reported(folder, kinds)}))
+            return
         name = next((word.rpartition("=")[2] for word in words if word.startswith("--selector=seatrial/run=")), "")
         text = (folder / "get.json").read_text() if "jobsets" in kinds else '{"items": []}'
         print(text.replace("NAME", name))
@@ -39,6 +44,15 @@ def main(folder: Path, words: list[str]) -> None:
         (folder / "get.json").write_text('{"items": []}')
     elif words[0] == "exec":
         sys.exit("error: Internal error occurred: error executing command in container: container is not running")
+
+
+def reported(folder: Path, kinds: str) -> list[dict[str, Any]]:
+    """The objects of these kinds by the recording that is there, for the JobSet that was created."""
+    (made,) = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("given-*"))[:1]]
+    reports = (folder / "reports.jsonl").read_text().replace("run-x7k2p", made["metadata"]["name"]).splitlines()
+    asked = sum("jobsets" in line for line in (folder / "asked").read_text().splitlines() if line.startswith("get "))
+    objects = json.loads(reports[min(max(asked, 1), len(reports)) - 1])
+    return [each for each in objects if f"{each['kind'].lower()}s" in kinds]
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from tests.helpers.processes import wait_until
 from tests.launch.kubernetes.test_states import SCHEDULER, UNSCHEDULABLE, jobset, pod, terminated, waiting
 
 PROGRAM = Path(__file__).parents[2] / "helpers" / "scripted_kubectl.py"
+RECORDED = Path(__file__).parent / "recorded"
 CANARY = "canary-7f3e9a"
 
 
@@ -125,6 +126,15 @@ def test_a_pod_that_was_killed_for_its_memory_is_named(tmp_path: Path) -> None:
     fault = next(event for event in events if event["kind"] == "fault")
     assert fault["fault"] == "host_oom"
     assert fault["where"].endswith("-node-0-1")
+
+
+def test_what_a_real_cluster_reported_of_a_drained_node_is_the_verdict(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    shutil.copy(RECORDED / "drain.jsonl", person.folder / "reports.jsonl")
+    code, told = over(person.run())
+    assert code == 130, told
+    headline = json.loads((person.out / "verdict.json").read_text())["headline"]
+    assert "was evicted by request: its node is drained, perhaps (EvictionByEvictionAPI" in headline
 
 
 def test_silence_ends_nothing_and_ctrl_c_deletes_what_waits(tmp_path: Path) -> None:
