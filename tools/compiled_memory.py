@@ -4,9 +4,9 @@
     python -m tools.compiled_memory compile          # fills those that have none, one at a time; may be stopped
     python -m tools.compiled_memory estimate         # writes the estimates, and prints how near they come
 
-The table is `bench/results/compiled_memory.csv`. A new draw is held back: the constants of the estimate may be chosen by
-the rows "calibration" alone. Once its errors were looked at, a draw is no longer evidence: before the estimate changes
-again, its rows become "calibration", and a new one is needed. Compiling takes the extra plan-gpu.
+The table is `bench/results/compiled_memory.csv`. A new draw is held back: the constants of the estimate may be chosen
+by the rows "calibration" alone. Once its errors were looked at, a draw is no longer evidence: before the estimate
+changes again, its rows become "calibration", and a new one is needed. Compiling takes the extra plan-gpu.
 """
 
 from __future__ import annotations
