@@ -36,6 +36,7 @@ Near = tuple[int, int, float, float]
 NEAR: dict[tuple[int, str], tuple[Near, Near]] = {
     (2026, "calibration"): ((118, 110, -0.16, 0.34), (92, 91, -0.06, 0.04)),
     (2027, "calibration"): ((102, 96, -0.09, 0.16), (87, 83, -0.07, 0.16)),
+    (2028, "held back"): ((87, 76, -0.15, 0.11), (78, 69, -0.15, 0.11)),
 }
 
 
