@@ -240,8 +240,8 @@ def test_only_what_fits_this_machine_is_suggested(
 @pytest.mark.parametrize(
     ("machine", "why"),
     [
-        (SMALL_MACHINE, "needs about 125.9 GiB of its memory, and there are 24.0 GiB"),
-        (gpus(4, 24), "needs about 41.3 GiB of each of its 4 nvidia accelerators, and there is 21.6 GiB"),
+        (SMALL_MACHINE, "needs about 125.8 GiB of its memory, and there are 24.0 GiB"),
+        (gpus(4, 24), "needs about 40.6 GiB of each of its 4 nvidia accelerators, and there is 21.6 GiB"),
     ],
 )
 def test_a_collapse_that_cannot_fit_is_refused(machine: Machine, why: str) -> None:
@@ -256,7 +256,7 @@ def test_a_collapse_that_cannot_fit_is_refused(machine: Machine, why: str) -> No
 @pytest.mark.parametrize(
     ("device", "micro", "row", "fits"),
     [
-        ("h200", 1, "none", "the least that fits: each device needs about 13."),
+        ("h200", 1, "none", "the least that fits: each device needs about 12."),
         ("h200", 96, "save_dot_with_context_except_mlp", "the least that fits"),
         ("h200", 240, "full", "the least that fits"),
         ("tpu-v5e", 16, "full", "and not even that surely fits"),

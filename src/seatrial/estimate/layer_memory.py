@@ -56,12 +56,23 @@ def layer_activations(spec: RunSpec, own: bool) -> float:
         sums = own and "context" in (*KEPT.get(remat, ()), *spec.execution.remat_kept)
         return kept + (spec.model.num_heads / spec.mesh["tensor"] * BYTES["float32"] if sums else 0.0)
     local, whole = layer_sizes(spec)["norm"], layer_sizes(spec, whole_width=True)["norm"]
+    if own and spec.parallelism.context_strategy != "ring":  # keys and values, too
+        sizes = layer_sizes(spec)
+        kept += (spec.mesh["context"] - 1) * (sizes["key"] + sizes["value"]) * compute
     kept += 2 * (whole - local) * compute  # what norms give to products is kept as it was brought together
     if spec.execution.scan_layers and "layernorm" not in again:
         # The loop keeps what happens inside of norms, too: two results and the input of both, in float32; and
         # attention's result twice, as it leaves cuDNN and as it enters the product.
         kept += local * (6 * 4 - 5 * compute) + 2 * local * compute + layer_sizes(spec)["context"] * compute
     return kept + (0.0 if "core_attn" in again else layer_scores(spec)) + _masks(spec)
+
+
+def keeps_attention(spec: RunSpec) -> bool:
+    """True if a row of recomputation keeps what attention's block gives, so that it need not run again for the next."""
+    execution = spec.execution
+    if execution.remat == "custom":
+        return "out" in execution.remat_kept
+    return "out" in KEPT.get(execution.remat, EVERYTHING)
 
 
 def uses_cudnn(spec: RunSpec) -> bool:

@@ -103,7 +103,8 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = own_mem
     one_layer = tokens * (layer_kept(spec, "none", whole_width=True) * compute + layer_scores(spec))
     chunk = own_memory.chunk_tokens(spec) if own else chunk_tokens or tokens
     logits = min(tokens, chunk) * _padded_vocabulary(spec) / tensor
-    of_head = logits * (2 * BYTES["float32"] + compute) + head * compute
+    floats = 1 if own else 2  # XLA fuses the exponentials with what reads them
+    of_head = logits * (floats * BYTES["float32"] + compute) + head * compute
     gradients = held / fsdp * BYTES[precision.gradient_dtype]
     if own:
         state = held / fsdp * stored + optimizer

@@ -3,8 +3,8 @@
 Known from what XLA reserves for its compiled steps (`tools/compiled_memory.py`, `tests/helpers/compiled.py`), and from
 the buffers that it assigns (`--xla_dump_to`).
 
-    backward     in the loop over the layers: all that is kept, all gradients, one layer at work (`LAYER_AT_WORK`), a
-                 second copy of the largest gradient, and of the tables those gradients that are not yet split
+    backward     in the loop over the layers: all that is kept, all gradients, one layer at work (`own_layer`), and of
+                 the tables those gradients that are not yet split, or what they are made of
     head         all that is kept; the output head's weights, their gradient, the logits of a chunk and their gradient
     forward      of a pipeline: all that is kept, and a stage's weights as they are computed with
     update       all gradients, and the largest twice more while moments are changed into another format
@@ -18,38 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from seatrial.estimate import flops, hardware
-from seatrial.estimate.layer_memory import (
-    BYTES,
-    KEEPS_SCORES,
-    layer_activations,
-    layer_sizes,
-    layers_in_flight,
-    uses_cudnn,
-)
-from seatrial.spec import QUANTIZATIONS, RunSpec
+from seatrial.estimate import flops, hardware, own_layer
+from seatrial.estimate.layer_memory import BYTES, keeps_attention, layer_activations, layer_sizes, layers_in_flight
+from seatrial.estimate.own_layer import adds_in_place
+from seatrial.spec import RunSpec
 
 # Tokens whose logits are held at once by Seatrial's own trainer: at least, and at most. On a CPU it holds fewer.
 CHUNK_TOKENS, MOST_CHUNK_TOKENS = 1024, 8192
-LOGIT_BYTES = 10  # in float32, beside their exponentials, and their gradient
-# Of our own trainer, while the backward pass of a layer runs: how many tensors of each size there are at once. Found by
-# least squares from the rows "calibration" of `bench/results/compiled_memory.csv` and from `tests/helpers/compiled.py`.
-LAYER_AT_WORK = {
-    "ffn": 5.9,  # gate, up, their product and the gradients of all three
-    "whole": 4.6,  # hidden states with all of the sequence's tokens, as norms give them to products, and gradients
-    "between": 2.3,  # hidden states between the blocks, of which sequence parallelism gives each device a part
-}
-WEIGHTS_AT_WORK = {False: 1.75, True: 6.6}  # bytes for each weight of it; with fsdp, gathered and not yet split
-# With fsdp and few tokens: the gradients of two layers in float32, one of which is crossing the network, and a part of
-# the gathered weights.
-WEIGHTS_ALONE = 9.0
-BLOCKS_AT_WORK, CHUNK_OF_QUERIES = 2, 2048  # attention by blocks: scores of a chunk of the sequence, and their gradient
+LOGIT_BYTES = 10  # by which the number of these tokens is chosen: float32, their exponentials and their gradient
 PLANNED = 0.8  # of the device's memory is what XLA plans a step with
-COMBINED = 30 * 2**20  # bytes up to which XLA's combiners bring reductions over the network together
-# Of what layers that are not scanned recompute, the share that waits until gradients of weights are made of it, in a
-# step of one pass and of several; by what crosses the network. From rows "calibration": 2 and 5, 1 and 1, 1 and 1.
-WAITING = {"gradients": (0.72, 0.5), "context": (0.72, 0.85), "tokens": (1.0, 0.3)}
-LARGEST_AGAIN = 0.8  # of the largest gradient with fsdp: a copy in the order in which it crossed the network
+# Of what layers that are not scanned recompute, the share that waits until gradients of weights are made of it, by what
+# crosses the network. Guessed from 5, 2 and 2 compiled steps, which have 0.43 to 0.47, 0.42 and 0.7, 0.5 and 1.
+WAITING = {"gradients": 0.44, "context": 0.72, "tokens": 0.75}
 
 
 def chunk_tokens(spec: RunSpec) -> int:
@@ -85,22 +65,66 @@ class OwnMemory:
 
     def moments(self) -> Iterator[tuple[float, float, float]]:
         """Bytes of gradients, activations and working memory at each moment at which they may be most."""
-        spec, fsdp = self.spec, self.spec.mesh["fsdp"]
-        gradient, summed = self.held / fsdp * BYTES[spec.precision.gradient_dtype], self._summed()
-        kept, hidden = self._kept(), self._hidden()
-        at_work, table = self._layer_at_work(), self.head * BYTES["float32"]
-        working = max(at_work + self._tables(), 0.0)
-        if spec.execution.scan_layers or spec.mesh["pipeline"] > 1:
-            yield gradient * self._share_before_the_sum() + self._added(), kept, working
+        spec, kept = self.spec, self._kept()
+        gradient = self.held / spec.mesh["fsdp"] * BYTES[spec.precision.gradient_dtype]
+        if spec.mesh["pipeline"] > 1:
+            yield from self._staged(gradient, kept)
+        elif spec.execution.scan_layers:
+            yield from self._scanned(gradient, kept)
         else:
-            yield from self._unrolled(gradient, summed, kept, working)
+            yield from self._unrolled(gradient, kept)
         if (share := self._share_before_the_sum()) < 1:
             yield gradient * (1 + share), 0.0, 0.0
-        yield summed, kept, self.of_head + table + hidden
+        if spec.precision.optimizer_dtype != "float32":  # moments of which a device has a part only, with ZeRO-1
+            zero = spec.mesh["data"] if spec.parallelism.zero1 else 1
+            yield gradient + self._added(), 0.0, 2 * self._largest() / zero
+
+    def _scanned(self, gradient: float, kept: float) -> Iterator[tuple[float, float, float]]:
+        """`moments` of layers in a loop: in it; before it, where activations are turned around; and at the head."""
+        spec, of_layers, tables = self.spec, self._of_layers(gradient), self._tables()
+        yield of_layers, kept, max(self._layer_at_work() + tables, 0.0)
+        weights = own_layer.turned_weights(spec)
+        if turned := own_layer.turned_activations(spec, self.tokens):
+            yield of_layers, kept + turned, max(tables, 0.0) + weights
+        summed = self._summed()
+        if spec.accumulation_steps > 1 and not adds_in_place(spec):  # zeros for this pass's own
+            summed += self.layers / spec.mesh["fsdp"] * BYTES[spec.precision.params_dtype]
+        yield summed, kept, self._head_at_work() + self._zeros_beside_the_head() + weights
+        if self._has_loop_over_logits() and spec.model.tied_embeddings and spec.accumulation_steps == 1:
+            yield gradient, kept, self._table() + weights  # the head's gradient is turned around
+
+    def _staged(self, gradient: float, kept: float) -> Iterator[tuple[float, float, float]]:
+        """`moments` of a pipeline: of the backward pass, the head, the forward pass, and between these two.
+
+        What enters the first stage and leaves the last of all micro-batches is there once in the backward pass, twice
+        in the forward pass; at its end, JAX picks the last stage's in a third place.
+        """
+        ends = _between_stages(self.spec, self.tokens) * BYTES[self.spec.precision.compute_dtype]
+        yield gradient + self._added(), kept + ends, max(self._layer_at_work() + self._tables(), 0.0)
+        yield 0.0, kept, self._head_at_work()
+        yield 0.0, kept + 3 * ends, 0.0
         if gathered := self._gathered():
-            yield 0.0, kept, gathered + self._forward_at_work()
-        if spec.precision.optimizer_dtype != "float32":
-            yield gradient + self._added(), 0.0, 2 * self._largest()
+            yield 0.0, kept + 2 * ends, gathered + self._forward_at_work()
+
+    def _of_layers(self, gradient: float) -> float:
+        """Gradients during the backward pass over layers in a loop; with fsdp the tables' own come to it later."""
+        spec, fsdp = self.spec, self.spec.mesh["fsdp"]
+        gradient = gradient * self._share_before_the_sum() + self._added()
+        if fsdp == 1:
+            return gradient
+        if spec.accumulation_steps == 1:
+            return gradient * self.layers / self.held
+        # Of those that are to be added to a sum, the embedding's has its place from the start, the head's has not.
+        return gradient - (0.0 if spec.model.tied_embeddings else self.head / fsdp * BYTES[spec.precision.params_dtype])
+
+    def _layer_at_work(self) -> float:
+        return own_layer.at_work(self.spec, self.tokens, self.layer)
+
+    def _table(self) -> float:
+        return self.head * BYTES["float32"]
+
+    def _head_at_work(self) -> float:
+        return self.of_head + self._table() + self._hidden()
 
     def _share_before_the_sum(self) -> float:
         """Bytes of gradients as the backward pass makes them, for each of their sum: of one pass, as weights are."""
@@ -109,24 +133,17 @@ class OwnMemory:
             return 1.0
         return min(1.0, BYTES[spec.precision.params_dtype] / BYTES[spec.precision.gradient_dtype])
 
-    def _unrolled(
-        self, gradient: float, summed: float, kept: float, working: float
-    ) -> Iterator[tuple[float, float, float]]:
+    def _unrolled(self, gradient: float, kept: float) -> Iterator[tuple[float, float, float]]:
         """`moments` of layers that are not scanned, whose activations and slices are freed as their gradients come."""
-        spec = self.spec
-        slices, table = self._slices() + self._zeros(), self.head * BYTES["float32"]
-        at_work = working - max(self._tables(), 0.0) + max(self._tables(), table) + slices
-        yield summed, kept + self._waiting(summed + kept + at_work), at_work
-        yield summed, kept, slices + self.of_head + table + self._hidden()
-        yield gradient + self._added(), 0.0, working
-        if (
-            spec.mesh["data"] * spec.mesh["fsdp"] > 1
-        ):  # what crosses the network is stacked before, one matrix at a time
-            yield (
-                gradient + self._added(),
-                0.0,
-                self._largest() * (1 if spec.precision.optimizer_dtype == "float32" else 3),
-            )
+        mesh, summed, slices = self.spec.mesh, self._summed(), self._slices() + self._zeros()
+        at_work = self._layer_at_work()
+        with_slices = at_work + max(self._tables(), self._table()) + slices
+        yield summed, kept + self._waiting(summed + kept + with_slices), with_slices
+        yield summed, kept, slices + self._head_at_work()
+        yield gradient + self._added(), 0.0, at_work + max(self._tables(), 0.0)
+        if mesh["data"] * mesh["fsdp"] > 1:  # what crosses the network is stacked before, one matrix at a time
+            again = 1 if self.spec.precision.optimizer_dtype == "float32" else 3
+            yield gradient + self._added(), 0.0, again * self._largest()
 
     def _slices(self) -> float:
         """Each layer's weights, which XLA cuts out of the stack for the forward pass and keeps for the backward pass.
@@ -139,22 +156,21 @@ class OwnMemory:
 
     def _zeros(self) -> float:
         """What attention by blocks adds to in each layer, which XLA fills with zeros before the first layer runs."""
-        if not self._is_by_blocks():
+        if not own_layer.is_by_blocks(self.spec):
             return 0.0
         sizes = layer_sizes(self.spec)
         each = 2 * sizes["query"] + sizes["key"] + sizes["value"]  # the result; gradients of queries, keys and values
         return self.spec.model.num_layers * self.tokens * each * BYTES["float32"]
 
-    def _is_by_blocks(self) -> bool:
-        return not uses_cudnn(self.spec) and self.spec.execution.attention not in KEEPS_SCORES
-
     def _hidden(self) -> float:
-        """Hidden states behind the last layer, whole, and their gradient; of a stage, its part of all micro-batches."""
-        spec = self.spec
-        tokens = self.tokens
+        """Hidden states behind the last layer, whole, and their gradient; of a stage, its part of all micro-batches.
+
+        A stage has that part once more, as it came from the last stage.
+        """
+        spec, number = self.spec, 2.0
         if spec.mesh["pipeline"] > 1:
-            tokens *= spec.accumulation_steps / spec.mesh["pipeline"]
-        return 2 * tokens * spec.model.hidden_dim * BYTES[spec.precision.compute_dtype]
+            number = 3 * spec.accumulation_steps / spec.mesh["pipeline"]
+        return number * self.tokens * spec.model.hidden_dim * BYTES[spec.precision.compute_dtype]
 
     def _gathered(self) -> float:
         """A stage's weights as they are computed with, brought together over fsdp: the forward pass keeps them.
@@ -178,25 +194,8 @@ class OwnMemory:
         """Activations of all that is in flight; of a pipeline the weights, too, where they are not kept in float32."""
         spec = self.spec
         again = spec.mesh["pipeline"] > 1 and spec.precision.params_dtype != "float32"
-        return (
-            (self.layers / spec.mesh["fsdp"] * BYTES["float32"] if again else 0.0)
-            + layers_in_flight(spec, own=True) * self.tokens * layer_activations(spec, own=True)
-            + _between_stages(spec, self.tokens) * BYTES[spec.precision.compute_dtype]
-        )
-
-    def _layer_at_work(self) -> float:
-        spec = self.spec
-        compute, sizes = BYTES[spec.precision.compute_dtype], layer_sizes(spec, whole_width=True)
-        number = {"ffn": sizes["up"], "whole": sizes["norm"], "between": layer_sizes(spec)["norm"]}
-        at_work = sum(LAYER_AT_WORK[name] * size for name, size in number.items()) * self.tokens * compute
-        if self._is_by_blocks():
-            length = spec.batch.sequence_length / spec.mesh["context"]
-            of_all = self.tokens * spec.model.num_heads / spec.mesh["tensor"] * BYTES["float32"]
-            at_work += BLOCKS_AT_WORK * of_all * min(length, CHUNK_OF_QUERIES) ** 2 / length
-        if spec.mesh["fsdp"] == 1:
-            return at_work + WEIGHTS_AT_WORK[False] * self.layer
-        alone = 0.0 if spec.precision.quantization else WEIGHTS_ALONE * self.layer
-        return max(at_work + WEIGHTS_AT_WORK[True] * self.layer, alone) + LARGEST_AGAIN * self._largest()
+        weights = self.layers / spec.mesh["fsdp"] * BYTES["float32"] if again else 0.0
+        return weights + layers_in_flight(spec, own=True) * self.tokens * layer_activations(spec, own=True)
 
     def _waiting(self, besides: float) -> float:
         """Of layers that are not scanned: what was recomputed for gradients of weights that XLA makes late.
@@ -208,7 +207,7 @@ class OwnMemory:
         again = sum(layer_sizes(spec, whole_width=True).values()) * BYTES[spec.precision.compute_dtype]
         again = max(again - layer_activations(spec, own=True), 0.0)
         crosses = self._crosses()
-        share = WAITING[crosses][spec.accumulation_steps > 1] if crosses else 0.0
+        share = WAITING[crosses] if crosses else 0.0
         most = share * spec.model.num_layers * self.tokens * again
         device = hardware.find(spec.topology.device)
         return min(most, max(PLANNED * device.memory_bytes - self.state - besides, 0.0)) if device else most
@@ -216,14 +215,15 @@ class OwnMemory:
     def _crosses(self) -> str:
         """For which gradients of weights wait, as a row of `WAITING`; "": they do not wait.
 
-        Gradients that fsdp splits cross the network together until they are `COMBINED`, so where those of one layer are
-        more, none waits for another layer's.
+        Where attention's result is kept and nothing of the tensor axis crosses the network, none waits.
         """
-        mesh, fsdp = self.spec.mesh, self.spec.mesh["fsdp"]
+        mesh = self.spec.mesh
+        if mesh["tensor"] == 1 and keeps_attention(self.spec):
+            return ""
         if mesh["context"] > 1:
             return "context"
-        if fsdp > 1:
-            return "gradients" if self.layer / fsdp * BYTES["float32"] < COMBINED else ""
+        if mesh["fsdp"] > 1:
+            return "gradients"
         return "tokens" if mesh["tensor"] > 1 and self.spec.parallelism.sequence_parallel else ""
 
     def _largest(self) -> float:
@@ -233,21 +233,42 @@ class OwnMemory:
         return model.num_layers / mesh["pipeline"] * one * BYTES["float32"]
 
     def _tables(self) -> float:
-        """Gradients of the tables beside their place among all gradients.
+        """Gradients of the tables beside their place among all gradients, while the layers' are made.
 
-        With fsdp, from the head's to the end of the step, because XLA sums them over the network together; of a
-        pipeline one. Without it, and where nothing is summed over devices, what the embedding's gradient will take
-        serves the layers before.
+        With fsdp, the head's until XLA sums them over the network together at the end of the step, and zeros for the
+        embedding's; of a pipeline one. Where the logits of all tokens are there at once, XLA makes the head's at the
+        end, and keeps what it is made of. Without fsdp, and where nothing is summed over devices, what the embedding's
+        gradient will take serves the layers before.
         """
-        spec, table = self.spec, self.head * BYTES["float32"]
+        spec, table = self.spec, self._table()
         is_tied, is_staged = spec.model.tied_embeddings, spec.mesh["pipeline"] > 1
         if spec.mesh["fsdp"] > 1:
-            if spec.execution.scan_layers and self.tokens <= CHUNK_TOKENS and not is_staged:
-                return 0.0  # without a loop over chunks, XLA makes the head's gradient late, too; of more, not always
-            return table if is_tied or is_staged else 2 * table
+            if is_staged:
+                return table
+            if not spec.execution.scan_layers:
+                return table if is_tied else 2 * table
+            if self._has_loop_over_logits():
+                return table + self._zeros_beside_the_head()
+            logits = self.head / spec.model.hidden_dim
+            return self.tokens * (logits + spec.model.hidden_dim) * BYTES[spec.precision.compute_dtype]
         if is_tied:  # two gradients are added, and then to the sum of all passes
-            return table if spec.accumulation_steps > 1 else 0.0
+            copies = 1 if spec.precision.params_dtype == "float32" else 2
+            return copies * table if spec.accumulation_steps > 1 else 0.0
         return -table if spec.mesh["data"] == spec.mesh["context"] == 1 else 0.0
+
+    def _zeros_beside_the_head(self) -> float:
+        """Zeros for the embedding's gradient, which XLA makes with those for the head's, where that takes a loop.
+
+        With fsdp, and where gradients are not added in place. Of one pass with tied embeddings, the embedding's
+        gradient is added to the head's, and there are none.
+        """
+        spec = self.spec
+        is_one = spec.accumulation_steps == 1
+        has_none = is_one and spec.model.tied_embeddings if spec.mesh["fsdp"] > 1 else is_one or adds_in_place(spec)
+        return self._table() if self._has_loop_over_logits() and not has_none else 0.0
+
+    def _has_loop_over_logits(self) -> bool:
+        return self.tokens > chunk_tokens(self.spec)
 
     def _summed(self) -> float:
         """The sum of the gradients of earlier passes, which is there from the start where there are several."""
@@ -269,17 +290,6 @@ class OwnMemory:
         else:
             each = 0.0
         return each / spec.mesh["fsdp"]
-
-
-def adds_in_place(spec: RunSpec) -> bool:
-    """True if the backward pass adds a micro-batch's gradients to their sum by itself; the trainer goes by this, too.
-
-    JAX can do so where both have the same format, and where the largest values of fp8 do not come back beside them.
-    """
-    precision = spec.precision
-    delayed = QUANTIZATIONS.get(precision.quantization or "", "").startswith("delayed")
-    several = spec.accumulation_steps > 1 and spec.mesh["pipeline"] == 1
-    return several and precision.gradient_dtype == precision.params_dtype and not delayed
 
 
 def _between_stages(spec: RunSpec, tokens: float) -> float:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from seatrial.estimate.own_memory import adds_in_place
+from seatrial.estimate.own_layer import adds_in_place
 from seatrial.spec import RunSpec
 from seatrial.train import fp8, sharding
 from seatrial.train.model import Decoder
