@@ -2,8 +2,8 @@
 
     python scripted_kubectl.py FOLDER …
 
-FOLDER/get.json is what `get` prints; or the next line of FOLDER/reports.jsonl each time that it asks for the JobSet, and
-the last one in the end. FOLDER/fail (text) makes every verb that FOLDER/fails names end with that text.
+FOLDER/get.json is what `get` prints; or the next line of FOLDER/reports.jsonl each time that it asks for the JobSet,
+and the last one in the end. FOLDER/fail (text) makes every verb that FOLDER/fails names end with that text.
 Each call is a line of FOLDER/asked; what comes by standard input is FOLDER/given-N.
 """
 

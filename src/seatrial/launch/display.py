@@ -148,7 +148,8 @@ class View:
         if silent != self._silent:
             self._silent = silent
             whys = "".join(f" ({why})" for why in list(progress.unreached.values())[:1])
-            self.say(f"nothing is heard from {_named(silent)}; waiting{whys}" if silent else "all hosts are heard again")
+            says = f"nothing is heard from {_named(silent)}; waiting{whys}" if silent else "all hosts are heard again"
+            self.say(says)
 
     def _say_uncopied(self, progress: Progress) -> None:
         """Prints once that files of the hosts cannot be copied here, and that they are again."""
