@@ -35,6 +35,8 @@ REFUSALS: tuple[tuple[str, str, str], ...] = (
      "name another: --kubernetes namespace="),
     (r"context .* does not exist|context was not found", "your kubeconfig has no such context ({said})",
      "`kubectl config get-contexts` lists them"),
+    (r"failed calling webhook", "a controller of the cluster does not answer ({said})",
+     "have it looked at: JobSet's or Kueue's, by the webhook's name (`kubectl get pods -A`)"),
     (r"admission webhook .* denied|denied the request", "its admission control denied it ({said})",
      "change what it names"),
     (r"AlreadyExists|already exists", "something of this name is there already ({said})", "start the run once more"),
