@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -87,11 +88,8 @@ def read_files(paths: Sequence[Path], spellings: Spellings) -> Recording:
     written = last_written(paths) if paths else 0.0
 
     def read(how: Spellings) -> list[_Log]:
-        each = [
-            (path, number, rank, how, written, len(paths) > 1)
-            for path, number, rank in zip(paths, numbers, by_name, strict=True)
-        ]
-        return map_files(_read, each, paths)
+        work = partial(_read, how=how, written=written, several=len(paths) > 1)
+        return map_files(work, list(zip(paths, numbers, by_name, strict=True)), paths)
 
     # Beside a log that is known, the words of others are no steps, even if they could be.
     is_doubtful = len(paths) > 1 and spellings.guessed and not spellings.confirmed

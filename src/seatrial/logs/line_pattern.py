@@ -13,9 +13,12 @@ from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from seatrial.events import Step
 from seatrial.logs.grammar import Field, Reading, Span
-from seatrial.logs.numbers import quantity, seconds_since_epoch
+from seatrial.logs.numbers import floats, integers, quantities, quantity, seconds_of_all, seconds_since_epoch
+from seatrial.recording import Column, Steps
 
 # Values that hardly ever change from line to line are part of the literal text, until they do.
 SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipped_steps", "nan_steps"})
@@ -29,22 +32,27 @@ _THOUSANDS = r"([^ |\n]+)"
 _WHOLE = "([0-9]+)"
 _NUMBER = r"[0-9][^ |\n]*"
 
+# The groups that stand outside of the pairs, and the fields that they are.
+_OUTSIDE = (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process"))
+
 Read = Callable[[str], Any]
+ReadAll = Callable[[Sequence[str]], Sequence[Any] | Column]
 
 
 class LinePattern(NamedTuple):
     """`match` takes a whole line, `readers` the groups of the match, and `make` what they gave: it makes the step.
 
     A reader raises ValueError where a value is odd: the tables have to read that line. For many lines at once there are
-    `match_all`, which finds the groups of each line that matches in a text, and `make_all`, which takes the columns of
-    their values.
+    `match_all`, which finds the groups of each line that matches in a text, `column_readers` for the texts of each
+    group, which raise KeyError too, and `make_all`, which takes the columns of their values.
     """
 
     match: Callable[[str], re.Match[str] | None]
     match_all: Callable[[str], list[Sequence[str]]]
     readers: tuple[Read, ...]
+    column_readers: tuple[ReadAll, ...]
     make: Callable[..., Step]
-    make_all: Callable[..., list[Step]]
+    make_all: Callable[[Sequence[Sequence[Any] | Column]], Steps]
     total: int | None
     step: int  # the group of its number
     time: int | None  # the group of the date and time
@@ -84,13 +92,15 @@ def learn_pattern(
         rest = rest.removesuffix(_NUMBER) + "[0-9.]+"
     ends_in_blank = not rest and line[position:].rstrip("\n")  # it says that the last value is whole
     rest += r"[^\S\n]+" if ends_in_blank else r"[^\S\n]*"
-    make, make_all = _makers(template, [(name, field.per if field else 1.0) for _, _, name, field in spans])
+    readers = tuple(_reader(line[start:end], name, field) for start, end, name, field in spans)
+    groups = [(name, field.per if field else 1.0) for _, _, name, field in spans]
     return LinePattern(
         match=re.compile(f"{one}{rest}\n?").fullmatch,
         match_all=re.compile(f"^{many}{rest}$", re.MULTILINE).findall,
-        readers=tuple(_reader(line[start:end], name, field) for start, end, name, field in spans),
-        make=make,
-        make_all=make_all,
+        readers=readers,
+        column_readers=tuple(map(_column_reader, readers)),
+        make=_maker(template, groups),
+        make_all=partial(_columns, dict(template), groups),
         total=int(reading.values["total"]) if "total" in kept else None,
         step=[name for _, _, name, _ in spans].index("step"),
         time=_place("time", spans),
@@ -129,31 +139,39 @@ def _last(text: str) -> str:
     return rf"([^ ,|\n]*\.\d{{{len(decimals[1])},}}{re.escape(decimals[2])})" if decimals else f"({re.escape(text)})"
 
 
-def _makers(
-    template: Mapping[str, Any], groups: Sequence[tuple[str, float]]
-) -> tuple[Callable[..., Step], Callable[..., list[Step]]]:
-    """Functions from the values of the groups (name, divided by) to a step, and from their columns to the steps.
+def _maker(template: Mapping[str, Any], groups: Sequence[tuple[str, float]]) -> Callable[..., Step]:
+    """A function from the values of the groups (name, divided by) to a step.
 
-    They are compiled, as `dataclasses` makes its methods: a loop and the step's constructor take more than twice as
-    long. Only names of our own tables get into the text; whatever a log says goes in as a value.
+    It is compiled, as `dataclasses` makes its methods: a loop and the step's constructor take more than twice as long.
+    Only names of our own tables get into the text; whatever a log says goes in as a value.
     """
     places = {name: f"g{n}" + (f" / {per!r}" if per != 1.0 else "") for n, (name, per) in enumerate(groups)}
-    for name, field in (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process")):
-        if name in places:
-            places[field] = places[name]
+    places |= {field: places[name] for name, field in _OUTSIDE if name in places}
     targets = dict.fromkeys(template, "fields") | dict.fromkeys(template["reported"], "reported")
     stores = [f"{targets[name]}[{name!r}] = {value}" for name, value in places.items() if name in targets]
     body = ["fields, reported = blank(), others()", *stores, "fields['reported'] = reported"]
-    body += ["step = new(Step)", "put(step, '__dict__', fields)"]
+    body += ["step = new(Step)", "put(step, '__dict__', fields)", "return step"]
     values = "".join(f"g{n}, " for n in range(len(groups)))
     known: dict[str, Any] = {
         "new": object.__new__, "put": object.__setattr__, "Step": Step,  # a copy is faster than a display with its keys
         "blank": dict(template).copy, "others": dict(template["reported"]).copy,
     }  # fmt: skip
-    exec(_compiled("\n    ".join((f"def make({values}):", *body, "return step"))), known)
-    loop = "\n        ".join((f"for {values} in zip(*columns):", *body, "steps.append(step)"))
-    exec(_compiled(f"def make_all(*columns):\n    steps = []\n    {loop}\n    return steps"), known)
-    return known["make"], known["make_all"]
+    exec(_compiled("\n    ".join((f"def make({values}):", *body))), known)
+    make: Callable[..., Step] = known["make"]
+    return make
+
+
+def _columns(
+    template: Mapping[str, Any], groups: Sequence[tuple[str, float]], columns: Sequence[Sequence[Any] | Column]
+) -> Steps:
+    """The steps of the same lines, by the columns of the groups' values."""
+    found = {name: np.divide(c, per) if per != 1.0 else c for (name, per), c in zip(groups, columns, strict=True)}
+    if "time" in found:
+        found["time"] = np.array(found["time"])
+    found |= {field: found[name] for name, field in _OUTSIDE if name in found}
+    constants = {**template, **template["reported"]}
+    every = {name: [value] * len(columns[0]) for name, value in constants.items() if value not in (None, "")} | found
+    return Steps.of_columns(every["process"][0], every, template["reported"])
 
 
 @lru_cache(maxsize=64)
@@ -184,6 +202,12 @@ def _reader(text: str, name: str, field: Field | None) -> Read:
     return float
 
 
+def _column_reader(read: Read) -> ReadAll:
+    if isinstance(read, partial):
+        return partial(_all_exact, *read.args)
+    return _COLUMN_READERS[read]
+
+
 def _is_plain(text: str) -> bool:
     try:
         float(text)
@@ -201,3 +225,29 @@ def _exact(field: Field, text: str) -> float:
     if value is None or value == field.missing:
         raise ValueError("not a number")
     return value
+
+
+def _all_floats(texts: Sequence[str]) -> Column:
+    return np.array(floats(texts))
+
+
+_COLUMN_READERS: Mapping[Read, ReadAll] = {
+    float: _all_floats,
+    int: integers,
+    seconds_since_epoch: seconds_of_all,
+}
+
+
+def _all_exact(field: Field, texts: Sequence[str]) -> Sequence[float] | Column:
+    """`_exact` of each."""
+    if texts.count(texts[0]) < len(texts) and not field.part:
+        try:
+            found = quantities(texts)
+        except (KeyError, ValueError):  # one by one
+            pass
+        else:
+            if field.missing in found:
+                raise ValueError("not a number")
+            return found
+    values = {text: _exact(field, text) for text in set(texts)}
+    return list(map(values.__getitem__, texts))

@@ -163,7 +163,8 @@ def all_without_codes(lines: Sequence[str]) -> Sequence[str]:
     if "\x1b" not in text:
         return lines
     # A title may be of any characters, so that one without an end would take the next lines with it.
-    shown = [] if "\x1b]" in text else ESCAPE_SEQUENCES.sub("", text).split("\n")
+    # To split and to join takes two thirds of the time of `sub`.
+    shown = [] if "\x1b]" in text else "".join(ESCAPE_SEQUENCES.split(text)).split("\n")
     return shown if len(shown) == len(lines) else list(map(without_codes, lines))
 
 

@@ -10,6 +10,8 @@ from itertools import repeat
 from operator import add, sub
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic_core import SchemaValidator, core_schema
 
 CUT = "…"  # stands behind a number that may have been cut
@@ -34,6 +36,8 @@ _EITHER = re.compile(r"[1-9]\d{0,2}([.,])\d{3}")  # 12,345 and 12.345 are a frac
 # No program writes these in groups of thousands without a decimal point behind them.
 _MEASURES = frozenset({"loss", "seconds", "grad_norm", "learning_rate", "tflops_per_second_per_device", "mfu"})
 
+_SUFFIX = re.compile(r"[%A-Za-z]*\Z")
+_WITH_THOUSANDS = re.compile(r"(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d+)?\n)*", re.ASCII)
 _FLOATS = SchemaValidator(core_schema.list_schema(core_schema.float_schema(strict=True)))
 _INTEGERS = SchemaValidator(core_schema.list_schema(core_schema.int_schema(strict=True)))
 
@@ -130,6 +134,25 @@ def floats(texts: Sequence[str]) -> list[float]:
     Raises ValueError where one of them is no number of JSON (nan, +1, .5), though it may well be one for `float`.
     """
     return _numbers(_FLOATS, texts)
+
+
+def quantities(texts: Sequence[str]) -> NDArray[np.float64]:
+    """`quantity` of each, in the same way, of numbers with the same suffix, which may have commas between thousands.
+
+    Raises ValueError or KeyError where one of them is no such number.
+    """
+    suffix, text = _SUFFIX.findall(texts[0])[0], "\n".join((*texts, ""))
+    factor = 1.0 if suffix == "%" else _SUFFIXES[suffix]
+    if suffix:
+        if text.count(suffix + "\n") < len(texts):
+            raise ValueError("not all have this suffix")
+        text = text.replace(suffix + "\n", "\n")
+    if "," in text:
+        if not _WITH_THOUSANDS.fullmatch(text):
+            raise ValueError("a comma in another place")
+        text = text.replace(",", "")
+    found = np.array(_FLOATS.validate_json(f"[{text[:-1].replace(chr(10), ',')}]"))
+    return found / 100 if suffix == "%" else found * factor
 
 
 def integers(texts: Sequence[str]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
@@ -11,17 +11,20 @@ from itertools import chain, islice, takewhile
 from operator import call, methodcaller
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from seatrial.events import Event, Fault
 from seatrial.logs.clock import YEARLESS
 from seatrial.logs.faults import FaultScanner, skeleton_of
-from seatrial.logs.grammar import Family, Found, Note, Reading, ReadLine
+from seatrial.logs.grammar import Family, Found, Note, Reading
 from seatrial.logs.held_step import HeldStep
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
 from seatrial.logs.lines import Prefix, all_without_codes, read_prefix, split_line, without_codes
-from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch, stated_time
+from seatrial.logs.numbers import find_time, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
 from seatrial.logs.step_lines import Line, Remark, is_cut, readings_of, remarks_of
 from seatrial.logs.step_numbers import numbered
+from seatrial.recording import Steps, singly
 
 MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
@@ -33,23 +36,57 @@ MAX_PAUSE = 255  # lines until reading many at once is attempted again
 _GROUPS = methodcaller("groups")
 _skeleton_of_word = lru_cache(maxsize=1 << 12)(skeleton_of)  # of the tables, once for all files
 
-_COLUMNS: Mapping[Callable[[str], Any], Callable[[Sequence[str]], Sequence[Any]]] = {
-    float: floats,
-    int: integers,
-    seconds_since_epoch: seconds_of_all,
-}
-
 
 class _Tables(NamedTuple):
     """Which of the tables may have something to say of a line; of most lines of any log, none has."""
 
     families: tuple[Family, ...] = ()
     notes: tuple[Note, ...] = ()
-    custom: tuple[tuple[Family, ReadLine], ...] = ()
+    custom: tuple[Family, ...] = ()
     faults: bool = False
 
 
 NO_TABLE, OF_FAULTS = _Tables(), _Tables(faults=True)
+
+
+class _Chooser:
+    """Chooses among the tables of some families by the skeleton of a line, once for the logs of all ranks."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
+        self._is_innocent = FaultScanner().is_innocent
+        self.family_of = {note: family.name for family in families for note in family.notes}
+        self.known: dict[bytes, _Tables] = {}
+
+    def tables_for(self, line: str) -> _Tables:
+        skeleton = skeleton_of(line)
+        tables = self.known.get(skeleton)
+        if tables is None:
+            tables = self._choose(skeleton)
+            if len(skeleton) < LONGEST_SKELETON:
+                if len(self.known) > MAX_SKELETONS:
+                    self.known.clear()
+                self.known[skeleton] = tables
+        return tables
+
+    def _choose(self, skeleton: bytes) -> _Tables:
+        """Which tables have a word in this skeleton."""
+        tables = _Tables(
+            families=tuple(
+                f for f in self._families if f.anchors and all(_skeleton_of_word(w) in skeleton for w in f.anchors)
+            ),
+            notes=tuple(note for note in self.family_of if _skeleton_of_word(note.literal) in skeleton),
+            custom=tuple(
+                f
+                for f in self._families
+                if f.custom_reader and any(_skeleton_of_word(word) in skeleton for word in f.custom_words)
+            ),
+            faults=not self._is_innocent(skeleton),
+        )
+        return next((known for known in (NO_TABLE, OF_FAULTS) if tables == known), tables)
+
+
+_chooser_for = lru_cache(maxsize=16)(_Chooser)
 
 
 class _Learnt(NamedTuple):
@@ -67,20 +104,17 @@ class Reader:
     """
 
     def __init__(self, families: Sequence[Family], *, process: int, source: str) -> None:
-        self._families = tuple(families)
         self._process = process
         self._source = source
         self._logs: dict[int, ProcessLog] = {}  # by process
         self._likeliest: Family | None = None  # the family of the last step line
-        self._family_of = {note: family.name for family in families for note in family.notes}
-        self._notes = tuple(self._family_of)
-        self._custom = tuple((family, family.custom_reader()) for family in families if family.custom_reader)
+        self._chooser = _chooser_for(tuple(families))
+        self._custom = {family: family.custom_reader() for family in families if family.custom_reader}
         self._patterns: list[_Learnt] = []
         self._seldom: dict[str, float] = {}
         self._vary: set[str] = set()
         self._learnt_at = self._in_vain = 0
         self._faults = FaultScanner()
-        self._tables: dict[bytes, _Tables] = {}  # by the skeleton of a line
         self._had_fault = False  # since the last step
         self._step_time = self._stated = 0.0  # of the last step, and of the last fault after it
         self._number = 0
@@ -101,7 +135,7 @@ class Reader:
         events = self._by_pattern(line, self._patterns[:1])
         if events is not None:
             return events
-        tables = self._tables_for(line)
+        tables = self._chooser.tables_for(line)
         if tables.families:
             events = self._by_pattern(line, self._patterns[1:])
             if events is not None:
@@ -113,7 +147,7 @@ class Reader:
             return ()
         return [event for text in split_line(line) for event in self._by_tables(text, tables)]
 
-    def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event]]:
+    def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event | Steps]]:
         """What many lines say, some at a time; step lines of one pattern are read column by column, which is faster."""
         lines = all_without_codes(lines)
         place = again = pause = 0
@@ -146,36 +180,34 @@ class Reader:
             rows = pattern.match_all("\n".join(lines[place:end]))
             if len(rows) == end - place:
                 return rows, end
-        rows, end = [], place
+        rows, end, known = [], place, self._chooser.known
         while len(rows) < MOST_AT_ONCE:
             match = map(pattern.match, islice(lines, place, place + MOST_AT_ONCE - len(rows)))
             if found := list(map(_GROUPS, takewhile(bool, match))):
                 rows += found
                 place = end = place + len(found)
             at = place
-            while place < len(lines) and self._is_quiet(line := lines[place], self._tables.get(skeleton_of(line))):
+            while place < len(lines) and self._is_quiet(line := lines[place], known.get(skeleton_of(line))):
                 place += 1
             if place == at:
                 break
         return rows, end
 
-    def _steps_at_once(self, learnt: _Learnt, rows: Sequence[Sequence[str]]) -> Sequence[Event]:
-        """The events of many step lines, one each; none where anything about them is unusual."""
+    def _steps_at_once(self, learnt: _Learnt, rows: Sequence[Sequence[str]]) -> Sequence[Steps]:
+        """The columns of many step lines, one step each; none where anything about them is unusual."""
         pattern = learnt.pattern
         if len(rows) < FEWEST_AT_ONCE:
             return ()
         try:
-            values = list(map(_read_all, pattern.readers, zip(*rows, strict=True)))
+            values = list(map(call, pattern.column_readers, zip(*rows, strict=True)))
         except (KeyError, ValueError):
             return ()
         log: ProcessLog | None = learnt.log
         if pattern.rank is not None:
             log = self._logs.get(values[pattern.rank][0]) if len(set(values[pattern.rank])) == 1 else None
-        if log is None or not log.are_usual(values[pattern.step], pattern.total):
+        if log is None or not log.are_usual(np.asarray(values[pattern.step]), pattern.total):
             return ()
-        steps = pattern.make_all(*values)
-        log.go_on(steps, timed=pattern.time is not None)
-        return steps
+        return (log.go_on(pattern.make_all(values), timed=pattern.time is not None),)
 
     def _by_pattern(self, line: str, patterns: Iterable[_Learnt]) -> Sequence[Event] | None:
         """What a step line says that looks like one before; None where the tables have to read it."""
@@ -223,33 +255,6 @@ class Reader:
 
     # --- by tables ---
 
-    def _tables_for(self, line: str) -> _Tables:
-        skeleton = skeleton_of(line)
-        tables = self._tables.get(skeleton)
-        if tables is None:
-            tables = self._choose_tables(skeleton)
-            if len(skeleton) < LONGEST_SKELETON:
-                if len(self._tables) > MAX_SKELETONS:
-                    self._tables.clear()
-                self._tables[skeleton] = tables
-        return tables
-
-    def _choose_tables(self, skeleton: bytes) -> _Tables:
-        """Which tables have a word in this skeleton."""
-        tables = _Tables(
-            families=tuple(
-                f for f in self._families if f.anchors and all(_skeleton_of_word(w) in skeleton for w in f.anchors)
-            ),
-            notes=tuple(note for note in self._notes if _skeleton_of_word(note.literal) in skeleton),
-            custom=tuple(
-                (family, read_line)
-                for family, read_line in self._custom
-                if any(_skeleton_of_word(word) in skeleton for word in family.custom_words)
-            ),
-            faults=not self._faults.is_innocent(skeleton),
-        )
-        return next((known for known in (NO_TABLE, OF_FAULTS) if tables == known), tables)
-
     def _is_quiet(self, line: str, tables: _Tables | None) -> bool:
         """True if this line, for which these are the tables, says nothing at all."""
         if self._faults.is_waiting:
@@ -285,16 +290,16 @@ class Reader:
 
     def _read_held(self) -> Iterator[Event]:
         """What readers of families have held back until their log goes on."""
-        for family, read_line in self._custom:
+        for family, read_line in self._custom.items():
             finish = getattr(read_line, "finish", None)
             if finish and self._custom_line:
                 yield from self._take_found(family, finish(), self._custom_line)
 
-    def _read_custom(self, line: Line, custom: Sequence[tuple[Family, ReadLine]]) -> Iterator[Event]:
+    def _read_custom(self, line: Line, custom: Sequence[Family]) -> Iterator[Event]:
         """What the readers make of it that families have for lines that are no pairs."""
-        for family, read_line in custom:
+        for family in custom:
             if any(word in line.text for word in family.custom_words):
-                yield from self._take_found(family, read_line(line.text), line)
+                yield from self._take_found(family, self._custom[family](line.text), line)
                 self._custom_line = line
 
     def _take_found(self, family: Family, everything: Iterable[Found], line: Line) -> Iterator[Event]:
@@ -382,7 +387,7 @@ class Reader:
             log = min(reporting, key=lambda other: other.process, default=log)
         groups = remark.groups
         if remark.note.means == "summary":
-            groups = {**groups, "family": self._family_of[remark.note]}
+            groups = {**groups, "family": self._chooser.family_of[remark.note]}
         return [*held, *log.note(remark.note, groups, line.text, remark.time)]
 
     def _scan_for_faults(self, line: Line) -> Sequence[Event]:
@@ -439,17 +444,10 @@ def _in_order(before: Sequence[Event], faults: Sequence[Fault]) -> list[Event]:
     return [*before, *late]
 
 
-def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> Sequence[Any]:
-    if read in _COLUMNS:
-        return _COLUMNS[read](texts)
-    values = {text: read(text) for text in set(texts)}  # a memory or a share comes again and again
-    return list(map(values.__getitem__, texts))
-
-
 def read_events(lines: Iterable[str], families: Sequence[Family], *, process: int, source: str) -> Iterator[Event]:
     """The events of one log, as its lines come."""
     reader = Reader(families, process=process, source=source)
-    yield from numbered(chain(chain.from_iterable(map(reader.feed, lines)), _last(reader)))
+    yield from singly(numbered(chain(chain.from_iterable(map(reader.feed, lines)), _last(reader))))
 
 
 def read_text(
@@ -459,7 +457,7 @@ def read_text(
     process: int,
     source: str,
     within: AbstractContextManager[None] | None = None,
-) -> Iterator[Event]:
+) -> Iterator[Event | Steps]:
     """The events of one log, of which many lines come at a time; each time, the reader works `within` this."""
     reader = Reader(families, process=process, source=source)
     events = chain.from_iterable(map(reader.feed_block, blocks)) if within is None else _guarded(reader, blocks, within)
@@ -468,7 +466,7 @@ def read_text(
 
 def _guarded(
     reader: Reader, blocks: Iterable[list[str]], within: AbstractContextManager[None]
-) -> Iterator[Sequence[Event]]:
+) -> Iterator[Sequence[Event | Steps]]:
     for block in blocks:
         with within:
             found = list(reader.feed_block(block))
