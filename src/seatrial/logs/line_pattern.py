@@ -35,6 +35,7 @@ _NUMBER = r"[0-9][^ |\n]*"
 # The groups that stand outside of the pairs, and the fields that they are.
 _OUTSIDE = (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process"))
 
+Code = tuple[int, str]  # of a terminal: its place in the line without codes, and itself
 Read = Callable[[str], Any]
 ReadAll = Callable[[Sequence[str]], Sequence[Any] | Column]
 
@@ -44,11 +45,13 @@ class LinePattern(NamedTuple):
 
     A reader raises ValueError where a value is odd: the tables have to read that line. For many lines at once there are
     `match_all`, which finds the groups of each line that matches in a text, `column_readers` for the texts of each
-    group, which raise KeyError too, and `make_all`, which takes the columns of their values.
+    group, which raise KeyError too, and `make_all`, which takes the columns of their values. `match_coloured` finds the
+    groups where all lines of a text match and have the same terminal codes at the same places, and else none.
     """
 
     match: Callable[[str], re.Match[str] | None]
     match_all: Callable[[str], list[Sequence[str]]]
+    match_coloured: Callable[[str], list[Sequence[str]]] | None
     readers: tuple[Read, ...]
     column_readers: tuple[ReadAll, ...]
     make: Callable[..., Step]
@@ -67,17 +70,18 @@ def learn_pattern(
     *,
     time: tuple[int, int] | None,
     rank: tuple[int, int] | None,
+    codes: Sequence[Code],
 ) -> LinePattern | None:
     """The pattern of a line that was read; None where its parts overlap.
 
     `template` are the fields of its step, `vary` the names of `SELDOM` that do change, `time` and `rank` where these
-    stand.
+    stand, as do `codes` that were taken out of the line.
     """
     kept = {name for _, _, name, _ in reading.spans if name in SELDOM and name not in vary}
     outside = ((*span, name, None) for name, span in (("time", time), ("rank", rank)) if span)
     spans = sorted((*(span for span in reading.spans if span[2] not in kept), *outside), key=lambda span: span[:3])
     literal = [span for span in reading.spans if span[2] in kept]
-    one, many = "", ""  # the pattern of a line, and the faster one for a text of many lines
+    one, many, coloured = "", "", ""  # the pattern of a line, and the faster ones for a text of many lines
     position, numbers = 0, _RUNS
     for span in sorted([*spans, *literal], key=lambda span: span[:2]):
         start, end, name, _ = span
@@ -85,8 +89,10 @@ def learn_pattern(
             return None
         before = _blind(line[position:start], numbers)
         value, fast_value = _value_patterns(line, span, is_literal=name in kept)
+        coloured += f"{_coloured(line, slice(position, start), numbers, codes)}{fast_value}"
         one, many, position = f"{one}{before}{value}", f"{many}{before}{fast_value}", end
         numbers = _TOKENS if name == "step" else numbers
+    coloured += _coloured(line, slice(position, len(line.rstrip())), _TOKENS, codes)
     rest = _blind(line[position:].rstrip(), _TOKENS)
     if rest.endswith(_NUMBER):  # it may have been cut before its unit
         rest = rest.removesuffix(_NUMBER) + "[0-9.]+"
@@ -97,6 +103,9 @@ def learn_pattern(
     return LinePattern(
         match=re.compile(f"{one}{rest}\n?").fullmatch,
         match_all=re.compile(f"^{many}{rest}$", re.MULTILINE).findall,
+        match_coloured=partial(_find_coloured, re.compile(f"^{coloured}$", re.MULTILINE), len(codes))
+        if codes
+        else None,
         readers=readers,
         column_readers=tuple(map(_column_reader, readers)),
         make=_maker(template, groups),
@@ -178,6 +187,23 @@ def _columns(
 def _compiled(text: str) -> CodeType:
     """The files of a run's ranks have the same patterns."""
     return compile(text, "<pattern>", "exec")
+
+
+def _find_coloured(pattern: re.Pattern[str], num_codes: int, text: str) -> list[Sequence[str]]:
+    """The groups of each line of a text, if all match; none if there are other codes, as in the midst of a value."""
+    lines = text.count("\n") + 1
+    rows = pattern.findall(text) if text.count("\x1b") == lines * num_codes else []
+    return rows if len(rows) == lines else []
+
+
+def _coloured(line: str, part: slice, tokens: re.Pattern[str], codes: Sequence[Code]) -> str:
+    """A part of a line as a pattern, with the codes that stand in it or beside it."""
+    found, start = "", part.start
+    for place, code in codes:
+        if start <= place <= part.stop:
+            found += _blind(line[start:place], tokens) + re.escape(code)
+            start = place
+    return found + _blind(line[start : part.stop], tokens)
 
 
 def _blind(text: str, tokens: re.Pattern[str]) -> str:

@@ -157,6 +157,15 @@ def without_codes(line: str) -> str:
     return ESCAPE_SEQUENCES.sub("", line)
 
 
+def codes_in(line: str) -> list[tuple[int, str]]:
+    """The codes that `without_codes` takes out of a line, each with its place in what is left."""
+    found, removed = [], 0
+    for code in ESCAPE_SEQUENCES.finditer(line):
+        found.append((code.start() - removed, code[0]))
+        removed += len(code[0])
+    return found
+
+
 def all_without_codes(lines: Sequence[str]) -> Sequence[str]:
     """The same of many lines, in a part of the time."""
     text = "\n".join(lines)

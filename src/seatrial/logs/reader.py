@@ -19,7 +19,7 @@ from seatrial.logs.faults import FaultScanner, skeleton_of
 from seatrial.logs.grammar import Family, Found, Note, Reading
 from seatrial.logs.held_step import HeldStep
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
-from seatrial.logs.lines import Prefix, all_without_codes, read_prefix, split_line, without_codes
+from seatrial.logs.lines import Prefix, all_without_codes, codes_in, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
 from seatrial.logs.step_lines import Line, Remark, is_cut, readings_of, remarks_of
@@ -28,7 +28,7 @@ from seatrial.recording import Steps, singly
 
 MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
-MOST_AT_ONCE, FEWEST_AT_ONCE = 256, 4  # step lines
+MOST_AT_ONCE, FEWEST_AT_ONCE = 1024, 4  # step lines
 MAX_IN_VAIN = 32  # patterns learnt from one line after the other
 OTHER_CLOCK, OTHER_YEAR = 60.0, 180 * 86_400.0  # seconds that a line is before the last step: it is another clock's
 MAX_PAUSE = 255  # lines until reading many at once is attempted again
@@ -119,6 +119,7 @@ class Reader:
         self._step_time = self._stated = 0.0  # of the last step, and of the last fault after it
         self._number = 0
         self._matched: _Learnt | None = None  # the pattern that the last line had
+        self._printed = ""  # the last line, with its codes
         self._only_steps = False  # whether the last lines that were read at once were steps all
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
         self._held: dict[int, HeldStep] = {}  # by process
@@ -128,6 +129,7 @@ class Reader:
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
         self._number += 1
+        self._printed = line
         if "\x1b" in line:
             line = without_codes(line)
         if self._held and self._goes_on(line):
@@ -149,13 +151,19 @@ class Reader:
 
     def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event | Steps]]:
         """What many lines say, some at a time; step lines of one pattern are read column by column, which is faster."""
-        lines = all_without_codes(lines)
+        shown: Sequence[str] = ()  # the lines without their codes
         place = again = pause = 0
+        tried = None  # the pattern that does not match all of the rest of the lines, with their codes
         while place < len(lines):
-            if self._matched and place >= again:
-                rows, end = self._gather(lines, place, self._matched.pattern)
+            if (learnt := self._matched) and place >= again:
+                rows, end = [], len(lines)
+                if learnt.pattern.match_coloured and learnt is not tried:
+                    rows, tried = learnt.pattern.match_coloured("\n".join(lines[place:])), learnt
+                if not rows:
+                    shown = shown or all_without_codes(lines)
+                    rows, end = self._gather(shown, place, learnt.pattern)
                 self._only_steps = len(rows) == end - place > 0
-                if steps := self._steps_at_once(self._matched, rows):
+                if steps := self._steps_at_once(learnt, rows):
                     yield steps
                     self._number += end - place
                     place, pause = end, 0
@@ -250,7 +258,8 @@ class Reader:
                 self._vary.add(name)
         time = find_time(line.text, reading.spans[0][0])
         rank = line.prefix.rank_span
-        if pattern := learn_pattern(line.raw, reading, fields, self._vary, time=time, rank=rank):
+        codes = codes_in(self._printed) if "\x1b" in self._printed else ()
+        if pattern := learn_pattern(line.raw, reading, fields, self._vary, time=time, rank=rank, codes=codes):
             self._patterns = [_Learnt(pattern, family, log), *self._patterns[: MAX_PATTERNS - 1]]
 
     # --- by tables ---
