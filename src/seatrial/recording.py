@@ -296,9 +296,12 @@ class Recording(Sequence[Event]):
         """When each event was, by the wall clock, in their order."""
         places = np.concatenate([self.places, *(own.places for own in self.steps.values())])
         others = np.array([event.wall_time for event in self.others], np.float64)
-        times = [others, *(own.values("wall_time") for own in self.steps.values())]
-        found: Numbers = np.concatenate(times)[np.argsort(places)]
-        return found
+        times = np.concatenate([others, *(own.values("wall_time") for own in self.steps.values())])
+        if len(places) and places.max() == len(places) - 1:  # none is left out, so that there is nothing to sort
+            found = np.empty_like(times)
+            found[places] = times
+            return found
+        return times[np.argsort(places)]
 
     @property
     def all_steps(self) -> Steps:
@@ -405,5 +408,8 @@ def _columns_of(rows: Sequence[Sequence[str | None]]) -> Steps | None:
 
 def _numbers(texts: Sequence[str | None]) -> list[Any]:
     """What JSON reads, None for None; the numbers are read as one list, which is faster."""
-    values = iter(from_json(f"[{','.join(filter(None, texts))}]"))
+    found: list[Any] = from_json(f"[{','.join(filter(None, texts))}]")
+    if len(found) == len(texts):
+        return found
+    values = iter(found)
     return [next(values) if text else None for text in texts]

@@ -74,7 +74,9 @@ class _Log:
     @property
     def is_timed(self) -> bool:
         """True if its events are by a clock, and not by seconds that were added up, or by none."""
-        return bool((self.events.times >= FIRST_CLOCK).any())
+        times = (own.values("wall_time") for own in self.events.steps.values())
+        by_others = any(event.wall_time >= FIRST_CLOCK for event in self.events.others)
+        return by_others or any((own >= FIRST_CLOCK).any() for own in times)
 
 
 def read_files(paths: Sequence[Path], spellings: Spellings) -> Recording:
