@@ -17,7 +17,6 @@ import pytest
 from seatrial import logs
 from seatrial.events import Event, Fault, RunStarted, Step, dumps
 from seatrial.logs import reader
-from seatrial.recording import singly
 
 HERE = Path(__file__).parents[1] / "logs"
 WRITTEN = datetime(2026, 11, 21, 18, tzinfo=UTC).timestamp()
@@ -67,7 +66,7 @@ def both(lines: Sequence[str]) -> list[Event]:
     found = list(logs.parse(lines))
     told_of = [dumps(event) for event in found]
     assert [dumps(event) for event in by_tables(lines)] == told_of
-    at_once = singly(reader.read_text([list(lines)], tuple(logs.FAMILIES.values()), process=0, source=""))
+    at_once = reader.read_text([list(lines)], tuple(logs.FAMILIES.values()), process=0, source="")
     assert [dumps(event) for event in at_once] == told_of
     return found
 

@@ -90,7 +90,7 @@ def read_files(paths: Sequence[Path], spellings: Spellings) -> Recording:
     written = last_written(paths) if paths else 0.0
 
     def read(how: Spellings) -> list[_Log]:
-        work = partial(_read, how=how, written=written, several=len(paths) > 1)
+        work = partial(_read, how=replace(how, in_columns=True), written=written, several=len(paths) > 1)
         return map_files(work, list(zip(paths, numbers, by_name, strict=True)), paths)
 
     # Beside a log that is known, the words of others are no steps, even if they could be.

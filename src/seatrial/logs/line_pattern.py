@@ -18,7 +18,7 @@ import numpy as np
 from seatrial.events import Step
 from seatrial.logs.grammar import Field, Reading, Span
 from seatrial.logs.numbers import floats, integers, quantities, quantity, seconds_of_all, seconds_since_epoch
-from seatrial.recording import Column, Steps
+from seatrial.recording import Steps
 
 # Values that hardly ever change from line to line are part of the literal text, until they do.
 SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipped_steps", "nan_steps"})
@@ -37,7 +37,7 @@ _OUTSIDE = (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process
 
 Code = tuple[int, str]  # of a terminal: its place in the line without codes, and itself
 Read = Callable[[str], Any]
-ReadAll = Callable[[Sequence[str]], Sequence[Any] | Column]
+ReadAll = Callable[[Sequence[str]], Sequence[Any]]
 
 
 class LinePattern(NamedTuple):
@@ -55,7 +55,8 @@ class LinePattern(NamedTuple):
     readers: tuple[Read, ...]
     column_readers: tuple[ReadAll, ...]
     make: Callable[..., Step]
-    make_all: Callable[[Sequence[Sequence[Any] | Column]], Steps]
+    make_all: Callable[..., list[Step]]
+    in_columns: Callable[[Sequence[Sequence[Any]]], Steps]
     total: int | None
     step: int  # the group of its number
     time: int | None  # the group of the date and time
@@ -100,6 +101,7 @@ def learn_pattern(
     rest += r"[^\S\n]+" if ends_in_blank else r"[^\S\n]*"
     readers = tuple(_reader(line[start:end], name, field) for start, end, name, field in spans)
     groups = [(name, field.per if field else 1.0) for _, _, name, field in spans]
+    make, make_all = _makers(template, groups)
     return LinePattern(
         match=re.compile(f"{one}{rest}\n?").fullmatch,
         match_all=re.compile(f"^{many}{rest}$", re.MULTILINE).findall,
@@ -108,8 +110,9 @@ def learn_pattern(
         else None,
         readers=readers,
         column_readers=tuple(map(_column_reader, readers)),
-        make=_maker(template, groups),
-        make_all=partial(_columns, dict(template), groups),
+        make=make,
+        make_all=make_all,
+        in_columns=partial(_columns, dict(template), groups),
         total=int(reading.values["total"]) if "total" in kept else None,
         step=[name for _, _, name, _ in spans].index("step"),
         time=_place("time", spans),
@@ -148,30 +151,33 @@ def _last(text: str) -> str:
     return rf"([^ ,|\n]*\.\d{{{len(decimals[1])},}}{re.escape(decimals[2])})" if decimals else f"({re.escape(text)})"
 
 
-def _maker(template: Mapping[str, Any], groups: Sequence[tuple[str, float]]) -> Callable[..., Step]:
-    """A function from the values of the groups (name, divided by) to a step.
+def _makers(
+    template: Mapping[str, Any], groups: Sequence[tuple[str, float]]
+) -> tuple[Callable[..., Step], Callable[..., list[Step]]]:
+    """Functions from the values of the groups (name, divided by) to a step, and from their columns to the steps.
 
-    It is compiled, as `dataclasses` makes its methods: a loop and the step's constructor take more than twice as long.
-    Only names of our own tables get into the text; whatever a log says goes in as a value.
+    They are compiled, as `dataclasses` makes its methods: a loop and the step's constructor take more than twice as
+    long. Only names of our own tables get into the text; whatever a log says goes in as a value.
     """
     places = {name: f"g{n}" + (f" / {per!r}" if per != 1.0 else "") for n, (name, per) in enumerate(groups)}
     places |= {field: places[name] for name, field in _OUTSIDE if name in places}
     targets = dict.fromkeys(template, "fields") | dict.fromkeys(template["reported"], "reported")
     stores = [f"{targets[name]}[{name!r}] = {value}" for name, value in places.items() if name in targets]
     body = ["fields, reported = blank(), others()", *stores, "fields['reported'] = reported"]
-    body += ["step = new(Step)", "put(step, '__dict__', fields)", "return step"]
+    body += ["step = new(Step)", "put(step, '__dict__', fields)"]
     values = "".join(f"g{n}, " for n in range(len(groups)))
     known: dict[str, Any] = {
         "new": object.__new__, "put": object.__setattr__, "Step": Step,  # a copy is faster than a display with its keys
         "blank": dict(template).copy, "others": dict(template["reported"]).copy,
     }  # fmt: skip
-    exec(_compiled("\n    ".join((f"def make({values}):", *body))), known)
-    make: Callable[..., Step] = known["make"]
-    return make
+    exec(_compiled("\n    ".join((f"def make({values}):", *body, "return step"))), known)
+    loop = "\n        ".join((f"for {values} in zip(*columns):", *body, "steps.append(step)"))
+    exec(_compiled(f"def make_all(*columns):\n    steps = []\n    {loop}\n    return steps"), known)
+    return known["make"], known["make_all"]
 
 
 def _columns(
-    template: Mapping[str, Any], groups: Sequence[tuple[str, float]], columns: Sequence[Sequence[Any] | Column]
+    template: Mapping[str, Any], groups: Sequence[tuple[str, float]], columns: Sequence[Sequence[Any]]
 ) -> Steps:
     """The steps of the same lines, by the columns of the groups' values."""
     found = {name: np.divide(c, per) if per != 1.0 else c for (name, per), c in zip(groups, columns, strict=True)}
@@ -253,18 +259,14 @@ def _exact(field: Field, text: str) -> float:
     return value
 
 
-def _all_floats(texts: Sequence[str]) -> Column:
-    return np.array(floats(texts))
-
-
 _COLUMN_READERS: Mapping[Read, ReadAll] = {
-    float: _all_floats,
+    float: floats,
     int: integers,
     seconds_since_epoch: seconds_of_all,
 }
 
 
-def _all_exact(field: Field, texts: Sequence[str]) -> Sequence[float] | Column:
+def _all_exact(field: Field, texts: Sequence[str]) -> Sequence[float]:
     """`_exact` of each."""
     if texts.count(texts[0]) < len(texts) and not field.part:
         try:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic_core import SchemaValidator, core_schema
 
 CUT = "…"  # stands behind a number that may have been cut
@@ -133,7 +132,7 @@ def floats(texts: Sequence[str]) -> list[float]:
     return _numbers(_FLOATS, texts)
 
 
-def quantities(texts: Sequence[str]) -> NDArray[np.float64]:
+def quantities(texts: Sequence[str]) -> list[float]:
     """`quantity` of each, in the same way, of numbers with the same suffix, which may have commas between thousands.
 
     Raises ValueError or KeyError where one of them is no such number.
@@ -149,7 +148,8 @@ def quantities(texts: Sequence[str]) -> NDArray[np.float64]:
             raise ValueError("a comma in another place")
         text = text.replace(",", "")
     found = np.array(_FLOATS.validate_json(f"[{text[:-1].replace(chr(10), ',')}]"))
-    return found / 100 if suffix == "%" else found * factor
+    values: list[float] = (found / 100 if suffix == "%" else found * factor).tolist()
+    return values
 
 
 def integers(texts: Sequence[str]) -> list[int]:

@@ -27,7 +27,7 @@ class Spellings:
 
     `confirmed`: whoever asks knows that a guess will do, so that no family is tried before. `slow` is what to say of a
     pattern of the user's own that takes too long; None where there is none. `earlier` are the older pieces of logs that
-    were rotated, the oldest first, which are read before them.
+    were rotated, the oldest first, which are read before them. With `in_columns`, steps that are read at once stay so.
     """
 
     families: tuple[Family, ...]
@@ -35,6 +35,7 @@ class Spellings:
     guessed: bool = True
     confirmed: bool = False
     slow: InputError | None = None
+    in_columns: bool = False
     earlier: Mapping[Path, tuple[Path, ...]] = field(default_factory=dict)
 
     def blocks(self, path: Path) -> Iterator[list[str]]:
@@ -45,8 +46,7 @@ class Spellings:
 def read_file(
     path: Path, spellings: Spellings, *, process: int, written: float | None = None
 ) -> Iterator[Event | Steps]:
-    """The events of one file, as they come, many steps in columns; it was last written to at `written`, None: at the
-    file's own time. Raises OSError.
+    """The events of one file, last written to at `written` (None: at the file's own time). Raises OSError.
 
     Raises InputError for a pattern of the user's own that takes too long.
     """
@@ -106,7 +106,14 @@ def _whole(path: Path, blocks: Iterable[list[str]]) -> str:
 def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event | Steps]:
     source = named(path)
     if spellings.slow is not None:
-        return read_text(blocks, spellings.families, process=process, source=source, within=limited(spellings.slow))
+        return read_text(
+            blocks,
+            spellings.families,
+            process=process,
+            source=source,
+            within=limited(spellings.slow),
+            in_columns=spellings.in_columns,
+        )
     return _by_turns(path, blocks, spellings, process)
 
 
@@ -117,7 +124,7 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
     held: list[Event | Steps] = []
     for families in _turns(() if spellings.confirmed else spellings.families):
         held = []
-        events = read_text(lines, families, process=process, source=named(path))
+        events = read_text(lines, families, process=process, source=named(path), in_columns=spellings.in_columns)
         for event in events:
             held.append(event)
             if isinstance(event, Step):
@@ -132,7 +139,7 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
         yield from held
         return
     families = (guess.family,) if spellings.confirmed else (*spellings.families, guess.family)
-    events = read_text(kept.once_more(), families, process=process, source=named(path))
+    events = read_text(kept.once_more(), families, process=process, source=named(path), in_columns=spellings.in_columns)
     yield from _marked(events, guess, confirmed=spellings.confirmed)
 
 

@@ -137,16 +137,25 @@ class ProcessLog:
         rise = bool(steps[0] > self._last and (steps[1:] > steps[:-1]).all())
         return rise and (total is None or total == self._total)
 
-    def go_on(self, steps: Steps, *, timed: bool) -> Steps:
+    def go_on(self, steps: Sequence[Step], *, timed: bool) -> None:
         """Takes the usual steps, one after the other; without a time of their own, they get it here."""
+        if not timed:
+            for step in steps:
+                if step.seconds is not None and math.isfinite(step.seconds):
+                    self.wall_time += step.seconds * (step.step - self._last)
+                vars(step)["wall_time"] = vars(step)["monotonic_time"] = self.wall_time
+                self._last = step.step
+        self._last, self.wall_time = steps[-1].step, steps[-1].wall_time
+        for step in steps[-RANKS_APART:]:
+            self._recent[step.step % RANKS_APART] = vars(step)
+
+    def go_on_in_columns(self, steps: Steps, *, timed: bool) -> Steps:
+        """`go_on`, of steps in columns: these at their times."""
         if not timed:
             seconds = steps.values("seconds")
             elapsed = np.where(np.isfinite(seconds), seconds, 0.0) * np.diff(steps.numbers, prepend=self._last)
             steps = steps.at_times(np.cumsum(np.append(self.wall_time, elapsed))[1:])
-        latest = list(steps[-RANKS_APART:].events())
-        self._last, self.wall_time = latest[-1].step, latest[-1].wall_time
-        for step in latest:
-            self._recent[step.step % RANKS_APART] = vars(step)
+        self.go_on(list(steps[-RANKS_APART:].events()), timed=True)
         return steps
 
     def _hear_others(self) -> None:

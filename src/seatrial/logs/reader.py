@@ -100,10 +100,12 @@ class _Learnt(NamedTuple):
 class Reader:
     """Reads one log, line after line; `feed` and `finish` return the events that follow.
 
-    `process` is who prints the lines without a rank, `source` the file's name for people.
+    `process` is who prints the lines without a rank, `source` the file's name for people. With `in_columns`, steps that
+    are read at once stay in columns.
     """
 
-    def __init__(self, families: Sequence[Family], *, process: int, source: str) -> None:
+    def __init__(self, families: Sequence[Family], *, process: int, source: str, in_columns: bool = False) -> None:
+        self._in_columns = in_columns
         self._process = process
         self._source = source
         self._logs: dict[int, ProcessLog] = {}  # by process
@@ -201,8 +203,8 @@ class Reader:
                 break
         return rows, end
 
-    def _steps_at_once(self, learnt: _Learnt, rows: Sequence[Sequence[str]]) -> Sequence[Steps]:
-        """The columns of many step lines, one step each; none where anything about them is unusual."""
+    def _steps_at_once(self, learnt: _Learnt, rows: Sequence[Sequence[str]]) -> Sequence[Event | Steps]:
+        """The steps of many lines, one each; none where anything about them is unusual."""
         pattern = learnt.pattern
         if len(rows) < FEWEST_AT_ONCE:
             return ()
@@ -215,7 +217,12 @@ class Reader:
             log = self._logs.get(values[pattern.rank][0]) if len(set(values[pattern.rank])) == 1 else None
         if log is None or not log.are_usual(np.asarray(values[pattern.step]), pattern.total):
             return ()
-        return (log.go_on(pattern.make_all(values), timed=pattern.time is not None),)
+        timed = pattern.time is not None
+        if self._in_columns:
+            return (log.go_on_in_columns(pattern.in_columns(values), timed=timed),)
+        steps = pattern.make_all(*values)
+        log.go_on(steps, timed=timed)
+        return steps
 
     def _by_pattern(self, line: str, patterns: Iterable[_Learnt]) -> Sequence[Event] | None:
         """What a step line says that looks like one before; None where the tables have to read it."""
@@ -466,9 +473,10 @@ def read_text(
     process: int,
     source: str,
     within: AbstractContextManager[None] | None = None,
+    in_columns: bool = False,
 ) -> Iterator[Event | Steps]:
     """The events of one log, of which many lines come at a time; each time, the reader works `within` this."""
-    reader = Reader(families, process=process, source=source)
+    reader = Reader(families, process=process, source=source, in_columns=in_columns)
     events = chain.from_iterable(map(reader.feed_block, blocks)) if within is None else _guarded(reader, blocks, within)
     return numbered(chain(chain.from_iterable(events), _last(reader)))
 
