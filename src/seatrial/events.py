@@ -11,7 +11,7 @@ import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
@@ -300,7 +300,12 @@ class Writer:
 
 def read(path: Path) -> Iterator[Event]:
     """The events of one file in order; a torn last line (the writer was killed) is left out."""
-    for line in read_lines(path):
+    return read_from(read_lines(path))
+
+
+def read_from(lines: Iterable[str]) -> Iterator[Event]:
+    """`read`, of lines of a file."""
+    for line in lines:
         try:
             yield loads(line)
         except ValueError:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
-from seatrial.events import Event, Step, read, trusted
+from seatrial.events import Event, Step, read_from, trusted
 from seatrial.parallel import map_files
+from seatrial.runs.files import read_lines
 
 Column = NDArray[Any]  # of float64, of int64, or of the objects themselves where these would lose anything
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
 
+MOST_READ = 1024  # lines of events that are read at a time
 AT_ONCE = 64  # steps that are made into events at a time, where none of them is kept
 _FIELDS = (
     "wall_time", "monotonic_time", "step", "seconds", "tokens", "loss", "grad_norm", "learning_rate", "data_seconds",
@@ -58,6 +62,25 @@ class Steps(Sequence[Step]):
         return cls(steps[0].process, np.arange(len(rows)) if places is None else places, fields, found)
 
     @classmethod
+    def of_columns(
+        cls, process: int, values: Mapping[str, Sequence[Any] | Column], reported: Iterable[str] = ()
+    ) -> Steps:
+        """The steps of a process by the values of each field that is known, and of the names in `reported`."""
+        fields, others = (
+            {name: column for name in names if name in values and (column := _column(values[name])) is not None}
+            for names in (_FIELDS, reported)
+        )
+        return cls(process, np.arange(len(fields["step"])), fields, others)
+
+    @classmethod
+    def joined(cls, pieces: Iterable[Step | Steps]) -> Steps:
+        """The columns of the steps of a process, of which some come one by one and others in columns already."""
+        parts: list[Steps] = []
+        for kind, some in groupby(pieces, type):
+            parts += some if kind is cls else [cls.of([*some])]  # type: ignore[arg-type, list-item]  # noqa: B031
+        return cls.following(parts) if parts else NO_STEPS
+
+    @classmethod
     def following(cls, parts: Sequence[Steps]) -> Steps:
         """The steps of all of these of one process, a part after the other."""
         if len(parts) == 1:
@@ -92,19 +115,20 @@ class Steps(Sequence[Step]):
 
     def events(self) -> Iterator[Step]:
         """The steps as events, one after the other."""
+        blank: dict[str, Any] = {"process": self.process, **dict.fromkeys(_FIELDS[:-1]), "reported": {}, "phase": ""}
+        some_lack = any(column.dtype == object for column in self._reported.values())
         for start in range(0, len(self), AT_ONCE):
             part = slice(start, start + AT_ONCE)
-            count = len(self.places[part])
-            columns = [
-                self._fields[name][part].tolist() if name in self._fields else [_nothing(name)] * count
-                for name in _FIELDS
-            ]
+            rows = zip(*(column[part].tolist() for column in self._fields.values()), strict=True)
             said = [column[part].tolist() for column in self._reported.values()]
-            logged = zip(*said, strict=True) if said else repeat((), count)
-            for *values, phase, row in zip(*columns, logged, strict=True):
-                reported = {n: value for n, value in zip(self._reported, row, strict=True) if value is not None}
-                fields = dict(zip(_FIELDS, values, strict=False))
-                yield trusted(Step, {"process": self.process, **fields, "reported": reported, "phase": phase})
+            logged = zip(*said, strict=True) if said else repeat(())
+            for row, figures in zip(rows, logged, strict=False):
+                fields, reported = blank.copy(), dict(zip(self._reported, figures, strict=True))
+                if some_lack:
+                    reported = {name: value for name, value in reported.items() if value is not None}
+                fields.update(zip(self._fields, row, strict=True))
+                fields["reported"] = reported
+                yield trusted(Step, fields)
 
     @property
     def numbers(self) -> list[int]:
@@ -149,7 +173,10 @@ class Steps(Sequence[Step]):
     def moved(self, shift: Callable[[Numbers], Numbers]) -> Steps:
         """The steps at other times; one without a time stays without."""
         wall = self.values("wall_time")
-        times = np.where(wall != 0, shift(wall), wall)
+        return self.at_times(np.where(wall != 0, shift(wall), wall))
+
+    def at_times(self, times: Numbers) -> Steps:
+        """The steps at these times."""
         fields = {**self._fields, "wall_time": times, "monotonic_time": times}
         return Steps(self.process, self.places, fields, self._reported)
 
@@ -158,7 +185,18 @@ class Steps(Sequence[Step]):
         return Steps(self.process, places, self._fields, self._reported)
 
 
-def _column(values: list[Any]) -> Column | None:
+def singly(events: Iterable[Event | Steps]) -> Iterator[Event]:
+    """The events, those that come in columns one by one too."""
+    for event in events:
+        if isinstance(event, Event):
+            yield event
+        else:
+            yield from event.events()
+
+
+def _column(values: Sequence[Any] | Column) -> Column | None:
+    if isinstance(values, np.ndarray):
+        return values
     kinds = set(map(type, values))
     if kinds == {float}:
         return np.array(values)
@@ -208,26 +246,29 @@ class Recording(Sequence[Event]):
         self.steps = steps
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> Recording:
-        """These events, in their order."""
+    def of(cls, events: Iterable[Event | Steps]) -> Recording:
+        """These events, in their order; steps that come in columns stay so."""
         if isinstance(events, Recording):
             return events
         others: list[tuple[int, Event]] = []
-        steps: dict[int, tuple[list[int], list[Step]]] = {}
-        process, at, own = -1, list[int](), list[Step]()  # of the last step: most come one after the other
-        for place, event in enumerate(events):
-            if isinstance(event, Step):
+        steps: dict[int, tuple[list[int], list[Step | Steps]]] = {}
+        process, at, own = -1, list[int](), list[Step | Steps]()  # of the last step: most come one after the other
+        place = 0
+        for event in events:
+            if isinstance(event, (Step, Steps)):
                 if event.process != process or not own:
                     process = event.process
                     at, own = steps.setdefault(process, ([], []))
-                at.append(place)
                 own.append(event)
+                first, place = place, place + (len(event) if isinstance(event, Steps) else 1)
+                at += range(first, place)
             else:
                 others.append((place, event))
+                place += 1
         return cls(
             [event for _, event in others],
             np.array([place for place, _ in others], np.int64),
-            {process: Steps.of(own, np.array(at)) for process, (at, own) in steps.items()},
+            {process: Steps.joined(own).at(np.array(at)) for process, (at, own) in steps.items()},
         )
 
     def __len__(self) -> int:
@@ -255,9 +296,12 @@ class Recording(Sequence[Event]):
         """When each event was, by the wall clock, in their order."""
         places = np.concatenate([self.places, *(own.places for own in self.steps.values())])
         others = np.array([event.wall_time for event in self.others], np.float64)
-        times = [others, *(own.values("wall_time") for own in self.steps.values())]
-        found: Numbers = np.concatenate(times)[np.argsort(places)]
-        return found
+        times = np.concatenate([others, *(own.values("wall_time") for own in self.steps.values())])
+        if len(places) and places.max() == len(places) - 1:  # none is left out, so that there is nothing to sort
+            found = np.empty_like(times)
+            found[places] = times
+            return found
+        return times[np.argsort(places)]
 
     @property
     def all_steps(self) -> Steps:
@@ -324,4 +368,48 @@ def read_run(run_dir: Path) -> Recording:
 
 
 def _read(path: Path) -> Recording:
-    return Recording.of(read(path))
+    return Recording.of(_read_from(read_lines(path)))
+
+
+def _read_from(lines: Iterator[str]) -> Iterator[Event | Steps]:
+    """`events.read`, of the lines of a file; many steps of one process are read at once."""
+    while block := list(islice(lines, MOST_READ)):
+        matches = list(map(_STEP_LINE.fullmatch, block))
+        place = 0
+        for process, some in groupby(match and match[1] for match in matches):
+            part = slice(place, place + len(list(some)))
+            steps = None if process is None else _columns_of([match.groups() for match in matches[part] if match])
+            yield from read_from(block[part]) if steps is None else (steps,)
+            place = part.stop
+
+
+# How `events.dumps` writes a step: its process, and each of `_FIELDS` that is a finite number.
+_LITERAL = r"(-?[0-9][0-9.e+-]*)"
+_STEP_LINE = re.compile(
+    r'\{"v": [0-9]+, "kind": "step", "process": ([0-9]+), '
+    + ", ".join(rf'"{name}": {_LITERAL}' for name in _FIELDS[:3])
+    + "".join(rf'(?:, "{name}": {_LITERAL})?' for name in _FIELDS[3:-1])
+    + r', "reported": \{\}, "phase": ""\}\n'
+)
+
+
+def _columns_of(rows: Sequence[Sequence[str | None]]) -> Steps | None:
+    """The steps of one process by the texts of their fields; None where one of them may be no number."""
+    try:
+        process, *columns = (_numbers(texts) for texts in zip(*rows, strict=True))
+    except ValueError:
+        return None
+    values = dict(zip(_FIELDS, columns, strict=False))
+    whole = {type(value) for name in ("step", "tokens") for value in values[name]} <= {int, type(None)}
+    if not whole or min(values["step"]) < 0 or not all(map(math.isfinite, values["wall_time"])):
+        return None
+    return Steps.of_columns(process[0], values)
+
+
+def _numbers(texts: Sequence[str | None]) -> list[Any]:
+    """What JSON reads, None for None; the numbers are read as one list, which is faster."""
+    found: list[Any] = from_json(f"[{','.join(filter(None, texts))}]")
+    if len(found) == len(texts):
+        return found
+    values = iter(found)
+    return [next(values) if text else None for text in texts]

@@ -32,7 +32,7 @@ from seatrial.logs.one_file import Spellings, read_file
 from seatrial.logs.pattern_file import read_pattern
 from seatrial.logs.reader import read_events
 from seatrial.logs.runs import FolderOfLogs, RunOfLogs, runs_of
-from seatrial.recording import Recording
+from seatrial.recording import Recording, singly
 
 __all__ = [
     "AUTO", "FAMILIES", "NAMES", "FolderOfLogs", "RunOfLogs", "Spellings", "parse", "parse_file", "read", "read_lines",
@@ -58,7 +58,7 @@ def parse_file(path: Path, family: str | Spellings = AUTO, *, process: int = 0) 
     "auto" also recognises metrics files, and guesses the spelling of a log that no family knows; "metrics" and
     "generic" ask for one of these. Raises OSError, and KeyError for an unknown family.
     """
-    return read_file(path, spellings(family), process=process)
+    return singly(read_file(path, spellings(family), process=process))
 
 
 def _families(name: str) -> Sequence[Family]:

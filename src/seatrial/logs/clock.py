@@ -13,8 +13,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from seatrial.events import FIRST_CLOCK, Event
 from seatrial.logs.numbers import NO_YEAR
+from seatrial.recording import Numbers, Steps
 
 ZONES_APART, MOST_AHEAD = 900.0, 14 * 3600.0  # seconds; the latter is how far a clock may be ahead of UTC
 DAY = 86_400.0
@@ -62,25 +65,52 @@ def seconds_ahead(first: float, last: float, lifetime: Lifetime) -> float:
     return least if least <= most and abs(least) <= MOST_AHEAD else last - end
 
 
-def dated(events: Iterable[Event], written: float) -> Iterator[Event]:
+def dated(events: Iterable[Event | Steps], written: float) -> Iterator[Event | Steps]:
     """The events of one log as they come, changed in place where their time has no year.
 
     `written` is when the log was last written to, in seconds since the epoch: its first time lies in the last year that
     is not after that, and each further one in the year in which it is nearest to the time before, over New Year too.
     """
-    day, offset, near = -1, 0.0, None
+    calendar = _Calendar(written)
     for event in events:
-        moment = event.wall_time
+        if isinstance(event, Event):
+            if offset := calendar.offset_at(event.wall_time):
+                fields = vars(event)  # faster than to make another one
+                fields["wall_time"] = fields["monotonic_time"] = event.wall_time + offset
+            yield event
+        else:
+            times = event.values("wall_time")
+            offsets = calendar.offsets_at(times)
+            yield event.at_times(times + offsets) if offsets.any() else event
+
+
+class _Calendar:
+    """What is added to the times of a log without a year, as they come."""
+
+    def __init__(self, written: float) -> None:
+        self._written = written
+        self._day, self._offset = -1, 0.0
+        self._near: float | None = None  # the last date that is known
+
+    def offset_at(self, moment: float) -> float:
         if _BEGIN <= moment < _END:
-            if moment // DAY != day:
-                day = int(moment // DAY)
-                near = _nearest(day, near) if near is not None else _latest(day, written)
-                offset = near - day * DAY
-            fields = vars(event)  # faster than to make another one
-            fields["wall_time"] = fields["monotonic_time"] = moment + offset
-        elif moment >= FIRST_CLOCK:
-            near = moment
-        yield event
+            if moment // DAY != self._day:
+                self._day = int(moment // DAY)
+                near = self._near
+                self._near = _latest(self._day, self._written) if near is None else _nearest(self._day, near)
+                self._offset = self._near - self._day * DAY
+            return self._offset
+        if moment >= FIRST_CLOCK:
+            self._near = moment
+        return 0.0
+
+    def offsets_at(self, times: Numbers) -> Numbers:
+        """`offset_at` of each of the times, which come one after the other."""
+        days = times // DAY
+        if (days == days[0]).all():
+            return np.full(len(times), self.offset_at(float(times[-1])))
+        last = np.flatnonzero(np.diff(days, append=math.nan))  # of each day
+        return np.repeat([self.offset_at(moment) for moment in times[last].tolist()], np.diff(last, prepend=-1))
 
 
 def _latest(day: int, written: float) -> float:

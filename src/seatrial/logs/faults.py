@@ -122,8 +122,7 @@ class FaultScanner:
     def __init__(self) -> None:
         self._table: tuple[Pattern | str, ...] = (*_BLOCK_WORDS.values(), *patterns())
         self._rows = _rows_by_piece()
-        self._skeletons: dict[bytes, tuple[Pattern | str, ...]] = {}
-        self._known: set[bytes] = set()
+        self._skeletons, self._known = _looked_up()
         self._blocks: dict[Key, _Block] = {}
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._speakers: dict[str, Key] = {}  # by source, the rank that began the last message
@@ -415,6 +414,12 @@ def classify(text: str, *, fatal: bool = False) -> str | None:
         if any(word in lower for word in pattern.words) and pattern.regex.search(text):
             return pattern.kind
     return None
+
+
+@cache
+def _looked_up() -> tuple[dict[bytes, tuple[Pattern | str, ...]], set[bytes]]:
+    """The rows of the table by the skeleton of a line, and words that hold none: once for the logs of all ranks."""
+    return {}, set()
 
 
 @cache

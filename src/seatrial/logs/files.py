@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -73,7 +74,9 @@ class _Log:
     @property
     def is_timed(self) -> bool:
         """True if its events are by a clock, and not by seconds that were added up, or by none."""
-        return bool((self.events.times >= FIRST_CLOCK).any())
+        times = (own.values("wall_time") for own in self.events.steps.values())
+        by_others = any(event.wall_time >= FIRST_CLOCK for event in self.events.others)
+        return by_others or any((own >= FIRST_CLOCK).any() for own in times)
 
 
 def read_files(paths: Sequence[Path], spellings: Spellings) -> Recording:
@@ -87,11 +90,8 @@ def read_files(paths: Sequence[Path], spellings: Spellings) -> Recording:
     written = last_written(paths) if paths else 0.0
 
     def read(how: Spellings) -> list[_Log]:
-        each = [
-            (path, number, rank, how, written, len(paths) > 1)
-            for path, number, rank in zip(paths, numbers, by_name, strict=True)
-        ]
-        return map_files(_read, each, paths)
+        work = partial(_read, how=replace(how, in_columns=True), written=written, several=len(paths) > 1)
+        return map_files(work, list(zip(paths, numbers, by_name, strict=True)), paths)
 
     # Beside a log that is known, the words of others are no steps, even if they could be.
     is_doubtful = len(paths) > 1 and spellings.guessed and not spellings.confirmed

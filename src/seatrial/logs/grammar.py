@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 from seatrial.logs.numbers import commas_for, commas_of, quantity
@@ -44,7 +44,7 @@ PHASES = ("profiler", "batch_rampup")  # of `events.Step`
 Meaning = Literal["facts", "start", "end", "eval", "checkpoint", "figures", "summary"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Note:
     """A line, found by `literal` and then by `pattern`, whose named groups are what it says.
 
@@ -107,7 +107,7 @@ def _itself(read_line: ReadLine) -> ReadLine:
 _NEVER = re.compile(r"(?!)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Family:
     """Programs whose logs are spelled alike.
 
@@ -149,6 +149,7 @@ class Family:
     loss_optional: bool = False
 
 
+@lru_cache(maxsize=64)  # for the next file, for which it is the same one
 def without_steps(family: Family) -> Family:
     """A family of which only the notes are read."""
     return replace(family, anchors=(), head=_NEVER, custom_reader=None, custom_words=())

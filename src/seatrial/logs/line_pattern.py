@@ -13,9 +13,12 @@ from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from seatrial.events import Step
 from seatrial.logs.grammar import Field, Reading, Span
-from seatrial.logs.numbers import quantity, seconds_since_epoch
+from seatrial.logs.numbers import floats, integers, quantities, quantity, seconds_of_all, seconds_since_epoch
+from seatrial.recording import Steps
 
 # Values that hardly ever change from line to line are part of the literal text, until they do.
 SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipped_steps", "nan_steps"})
@@ -29,22 +32,31 @@ _THOUSANDS = r"([^ |\n]+)"
 _WHOLE = "([0-9]+)"
 _NUMBER = r"[0-9][^ |\n]*"
 
+# The groups that stand outside of the pairs, and the fields that they are.
+_OUTSIDE = (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process"))
+
+Code = tuple[int, str]  # of a terminal: its place in the line without codes, and itself
 Read = Callable[[str], Any]
+ReadAll = Callable[[Sequence[str]], Sequence[Any]]
 
 
 class LinePattern(NamedTuple):
     """`match` takes a whole line, `readers` the groups of the match, and `make` what they gave: it makes the step.
 
     A reader raises ValueError where a value is odd: the tables have to read that line. For many lines at once there are
-    `match_all`, which finds the groups of each line that matches in a text, and `make_all`, which takes the columns of
-    their values.
+    `match_all`, which finds the groups of each line that matches in a text, `column_readers` for the texts of each
+    group, which raise KeyError too, and `make_all`, which takes the columns of their values. `match_coloured` finds the
+    groups where all lines of a text match and have the same terminal codes at the same places, and else none.
     """
 
     match: Callable[[str], re.Match[str] | None]
     match_all: Callable[[str], list[Sequence[str]]]
+    match_coloured: Callable[[str], list[Sequence[str]]] | None
     readers: tuple[Read, ...]
+    column_readers: tuple[ReadAll, ...]
     make: Callable[..., Step]
     make_all: Callable[..., list[Step]]
+    in_columns: Callable[[Sequence[Sequence[Any]]], Steps]
     total: int | None
     step: int  # the group of its number
     time: int | None  # the group of the date and time
@@ -59,17 +71,18 @@ def learn_pattern(
     *,
     time: tuple[int, int] | None,
     rank: tuple[int, int] | None,
+    codes: Sequence[Code],
 ) -> LinePattern | None:
     """The pattern of a line that was read; None where its parts overlap.
 
     `template` are the fields of its step, `vary` the names of `SELDOM` that do change, `time` and `rank` where these
-    stand.
+    stand, as do `codes` that were taken out of the line.
     """
     kept = {name for _, _, name, _ in reading.spans if name in SELDOM and name not in vary}
     outside = ((*span, name, None) for name, span in (("time", time), ("rank", rank)) if span)
     spans = sorted((*(span for span in reading.spans if span[2] not in kept), *outside), key=lambda span: span[:3])
     literal = [span for span in reading.spans if span[2] in kept]
-    one, many = "", ""  # the pattern of a line, and the faster one for a text of many lines
+    one, many, coloured = "", "", ""  # the pattern of a line, and the faster ones for a text of many lines
     position, numbers = 0, _RUNS
     for span in sorted([*spans, *literal], key=lambda span: span[:2]):
         start, end, name, _ = span
@@ -77,20 +90,29 @@ def learn_pattern(
             return None
         before = _blind(line[position:start], numbers)
         value, fast_value = _value_patterns(line, span, is_literal=name in kept)
+        coloured += f"{_coloured(line, slice(position, start), numbers, codes)}{fast_value}"
         one, many, position = f"{one}{before}{value}", f"{many}{before}{fast_value}", end
         numbers = _TOKENS if name == "step" else numbers
+    coloured += _coloured(line, slice(position, len(line.rstrip())), _TOKENS, codes)
     rest = _blind(line[position:].rstrip(), _TOKENS)
     if rest.endswith(_NUMBER):  # it may have been cut before its unit
         rest = rest.removesuffix(_NUMBER) + "[0-9.]+"
     ends_in_blank = not rest and line[position:].rstrip("\n")  # it says that the last value is whole
     rest += r"[^\S\n]+" if ends_in_blank else r"[^\S\n]*"
-    make, make_all = _makers(template, [(name, field.per if field else 1.0) for _, _, name, field in spans])
+    readers = tuple(_reader(line[start:end], name, field) for start, end, name, field in spans)
+    groups = [(name, field.per if field else 1.0) for _, _, name, field in spans]
+    make, make_all = _makers(template, groups)
     return LinePattern(
         match=re.compile(f"{one}{rest}\n?").fullmatch,
         match_all=re.compile(f"^{many}{rest}$", re.MULTILINE).findall,
-        readers=tuple(_reader(line[start:end], name, field) for start, end, name, field in spans),
+        match_coloured=partial(_find_coloured, re.compile(f"^{coloured}$", re.MULTILINE), len(codes))
+        if codes
+        else None,
+        readers=readers,
+        column_readers=tuple(map(_column_reader, readers)),
         make=make,
         make_all=make_all,
+        in_columns=partial(_columns, dict(template), groups),
         total=int(reading.values["total"]) if "total" in kept else None,
         step=[name for _, _, name, _ in spans].index("step"),
         time=_place("time", spans),
@@ -138,9 +160,7 @@ def _makers(
     long. Only names of our own tables get into the text; whatever a log says goes in as a value.
     """
     places = {name: f"g{n}" + (f" / {per!r}" if per != 1.0 else "") for n, (name, per) in enumerate(groups)}
-    for name, field in (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process")):
-        if name in places:
-            places[field] = places[name]
+    places |= {field: places[name] for name, field in _OUTSIDE if name in places}
     targets = dict.fromkeys(template, "fields") | dict.fromkeys(template["reported"], "reported")
     stores = [f"{targets[name]}[{name!r}] = {value}" for name, value in places.items() if name in targets]
     body = ["fields, reported = blank(), others()", *stores, "fields['reported'] = reported"]
@@ -156,10 +176,40 @@ def _makers(
     return known["make"], known["make_all"]
 
 
+def _columns(
+    template: Mapping[str, Any], groups: Sequence[tuple[str, float]], columns: Sequence[Sequence[Any]]
+) -> Steps:
+    """The steps of the same lines, by the columns of the groups' values."""
+    found = {name: np.divide(c, per) if per != 1.0 else c for (name, per), c in zip(groups, columns, strict=True)}
+    if "time" in found:
+        found["time"] = np.array(found["time"])
+    found |= {field: found[name] for name, field in _OUTSIDE if name in found}
+    constants = {**template, **template["reported"]}
+    every = {name: [value] * len(columns[0]) for name, value in constants.items() if value not in (None, "")} | found
+    return Steps.of_columns(every["process"][0], every, template["reported"])
+
+
 @lru_cache(maxsize=64)
 def _compiled(text: str) -> CodeType:
     """The files of a run's ranks have the same patterns."""
     return compile(text, "<pattern>", "exec")
+
+
+def _find_coloured(pattern: re.Pattern[str], num_codes: int, text: str) -> list[Sequence[str]]:
+    """The groups of each line of a text, if all match; none if there are other codes, as in the midst of a value."""
+    lines = text.count("\n") + 1
+    rows = pattern.findall(text) if text.count("\x1b") == lines * num_codes else []
+    return rows if len(rows) == lines else []
+
+
+def _coloured(line: str, part: slice, tokens: re.Pattern[str], codes: Sequence[Code]) -> str:
+    """A part of a line as a pattern, with the codes that stand in it or beside it."""
+    found, start = "", part.start
+    for place, code in codes:
+        if start <= place <= part.stop:
+            found += _blind(line[start:place], tokens) + re.escape(code)
+            start = place
+    return found + _blind(line[start : part.stop], tokens)
 
 
 def _blind(text: str, tokens: re.Pattern[str]) -> str:
@@ -184,6 +234,12 @@ def _reader(text: str, name: str, field: Field | None) -> Read:
     return float
 
 
+def _column_reader(read: Read) -> ReadAll:
+    if isinstance(read, partial):
+        return partial(_all_exact, *read.args)
+    return _COLUMN_READERS[read]
+
+
 def _is_plain(text: str) -> bool:
     try:
         float(text)
@@ -201,3 +257,25 @@ def _exact(field: Field, text: str) -> float:
     if value is None or value == field.missing:
         raise ValueError("not a number")
     return value
+
+
+_COLUMN_READERS: Mapping[Read, ReadAll] = {
+    float: floats,
+    int: integers,
+    seconds_since_epoch: seconds_of_all,
+}
+
+
+def _all_exact(field: Field, texts: Sequence[str]) -> Sequence[float]:
+    """`_exact` of each."""
+    if texts.count(texts[0]) < len(texts) and not field.part:
+        try:
+            found = quantities(texts)
+        except (KeyError, ValueError):  # one by one
+            pass
+        else:
+            if field.missing in found:
+                raise ValueError("not a number")
+            return found
+    values = {text: _exact(field, text) for text in set(texts)}
+    return list(map(values.__getitem__, texts))

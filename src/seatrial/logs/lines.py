@@ -157,13 +157,23 @@ def without_codes(line: str) -> str:
     return ESCAPE_SEQUENCES.sub("", line)
 
 
+def codes_in(line: str) -> list[tuple[int, str]]:
+    """The codes that `without_codes` takes out of a line, each with its place in what is left."""
+    found, removed = [], 0
+    for code in ESCAPE_SEQUENCES.finditer(line):
+        found.append((code.start() - removed, code[0]))
+        removed += len(code[0])
+    return found
+
+
 def all_without_codes(lines: Sequence[str]) -> Sequence[str]:
     """The same of many lines, in a part of the time."""
     text = "\n".join(lines)
     if "\x1b" not in text:
         return lines
     # A title may be of any characters, so that one without an end would take the next lines with it.
-    shown = [] if "\x1b]" in text else ESCAPE_SEQUENCES.sub("", text).split("\n")
+    # To split and to join takes two thirds of the time of `sub`.
+    shown = [] if "\x1b]" in text else "".join(ESCAPE_SEQUENCES.split(text)).split("\n")
     return shown if len(shown) == len(lines) else list(map(without_codes, lines))
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
-from itertools import repeat
-from operator import add, sub
 from typing import Any, Literal
 
+import numpy as np
 from pydantic_core import SchemaValidator, core_schema
 
 CUT = "…"  # stands behind a number that may have been cut
@@ -34,6 +33,8 @@ _EITHER = re.compile(r"[1-9]\d{0,2}([.,])\d{3}")  # 12,345 and 12.345 are a frac
 # No program writes these in groups of thousands without a decimal point behind them.
 _MEASURES = frozenset({"loss", "seconds", "grad_norm", "learning_rate", "tflops_per_second_per_device", "mfu"})
 
+_SUFFIX = re.compile(r"[%A-Za-z]*\Z")
+_WITH_THOUSANDS = re.compile(r"(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d+)?\n)*", re.ASCII)
 _FLOATS = SchemaValidator(core_schema.list_schema(core_schema.float_schema(strict=True)))
 _INTEGERS = SchemaValidator(core_schema.list_schema(core_schema.int_schema(strict=True)))
 
@@ -54,7 +55,6 @@ _STATED = re.compile(
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 HEAD = 120  # characters of a line in which what logging puts before a message stands
 _EPOCH = datetime(1970, 1, 1)
-_SIXTIETHS = {f"{minute:02}": 60.0 * minute for minute in range(60)}
 NEAR = 400  # characters between a time and what it is the time of
 NO_YEAR = 1972  # stands in where a log gives none, until `clock` knows better: a leap year, and visibly wrong
 
@@ -132,6 +132,26 @@ def floats(texts: Sequence[str]) -> list[float]:
     return _numbers(_FLOATS, texts)
 
 
+def quantities(texts: Sequence[str]) -> list[float]:
+    """`quantity` of each, in the same way, of numbers with the same suffix, which may have commas between thousands.
+
+    Raises ValueError or KeyError where one of them is no such number.
+    """
+    suffix, text = _SUFFIX.findall(texts[0])[0], "\n".join((*texts, ""))
+    factor = 1.0 if suffix == "%" else _SUFFIXES[suffix]
+    if suffix:
+        if text.count(suffix + "\n") < len(texts):
+            raise ValueError("not all have this suffix")
+        text = text.replace(suffix + "\n", "\n")
+    if "," in text:
+        if not _WITH_THOUSANDS.fullmatch(text):
+            raise ValueError("a comma in another place")
+        text = text.replace(",", "")
+    found = np.array(_FLOATS.validate_json(f"[{text[:-1].replace(chr(10), ',')}]"))
+    values: list[float] = (found / 100 if suffix == "%" else found * factor).tolist()
+    return values
+
+
 def integers(texts: Sequence[str]) -> list[int]:
     """`int` of each, in the same way."""
     return _numbers(_INTEGERS, texts)
@@ -177,11 +197,11 @@ def _seconds(found: re.Match[str]) -> float | None:
 
 
 @lru_cache(maxsize=256)
-def _hour(text: str) -> float:
-    """Seconds since the epoch at the beginning of "20251121 12:" or "1121 03:". Raises ValueError for no such time."""
-    day, hour = text[:-4], int(text[-3:-1])
-    year = int(day[:-4]) if len(day) == 8 else NO_YEAR
-    return (datetime(year, int(day[-4:-2]), int(day[-2:]), hour) - _EPOCH).total_seconds()
+def _day(text: str) -> int:
+    """Seconds since the epoch at the beginning of "2025-11-21", "20251121" or "1121". Raises ValueError for no date."""
+    digits = text.replace("-", "")
+    year = int(digits[:-4]) if len(digits) == 8 else NO_YEAR
+    return (datetime(year, int(digits[-4:-2]), int(digits[-2:])) - _EPOCH).days * 86_400
 
 
 def seconds_since_epoch(text: str) -> float | None:
@@ -190,21 +210,29 @@ def seconds_since_epoch(text: str) -> float | None:
         if text[4:5] == "-":
             return (datetime.fromisoformat(text) - _EPOCH).total_seconds()
         return seconds_of_all([text])[0]
-    except (KeyError, ValueError):
+    except ValueError:
         return None
 
 
 def seconds_of_all(texts: Sequence[str]) -> list[float]:
-    """`seconds_since_epoch` of each of these, which have the digits at the same places.
+    """`seconds_since_epoch` of each of these, which have digits at the same places, and elsewhere the same characters.
 
-    Raises ValueError or KeyError where one of them is no time.
+    Raises ValueError where one of them is no time.
     """
-    if texts[0][4:5] == "-":
-        return list(map(timedelta.total_seconds, map(sub, map(datetime.fromisoformat, texts), repeat(_EPOCH))))
-    minutes = texts[0].index(":") + 1
-    seconds = minutes + 3
-    hours = {hour: _hour(hour) for hour in {text[:minutes] for text in texts}}
-    heads = [text[:seconds] for text in texts]
-    starts = {head: hours[head[:minutes]] + _SIXTIETHS[head[minutes:-1]] for head in set(heads)}
-    rests = floats([text[seconds + (text[seconds] == "0") :] for text in texts])
-    return list(map(add, map(starts.__getitem__, heads), rests))
+    hour = texts[0].index(":") - 2
+    digits = np.frombuffer("".join(texts).encode("ascii"), np.uint8).reshape(len(texts), -1) - 48
+    hours, minutes, seconds = (
+        10 * digits[:, at].astype(np.int64) + digits[:, at + 1] for at in (hour, hour + 3, hour + 6)
+    )
+    is_iso = texts[0][4] == "-"
+    if hours.max() > 23 or minutes.max() > 59 or (is_iso and seconds.max() > 59):
+        raise ValueError("no time of day")
+    is_one = (digits[:, :hour] == digits[0, :hour]).all()
+    start = np.array([_day(text[: hour - 1]) for text in (texts[:1] if is_one else texts)])
+    parts = digits[:, hour + 9 :][:, :6]  # of a second
+    scale = 10 ** parts.shape[1]
+    after = scale * seconds + parts @ (scale // 10 ** np.arange(1, parts.shape[1] + 1))
+    whole = start + 3600 * hours + 60 * minutes
+    # As `datetime` rounds it, and as the sum of two numbers that were read.
+    found: list[float] = ((scale * whole + after) / scale if is_iso else whole + after / scale).tolist()
+    return found

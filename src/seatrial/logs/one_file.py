@@ -16,6 +16,7 @@ from seatrial.logs.guess import Guess, guess_from_lines, guess_from_rows
 from seatrial.logs.lines import read_blocks, read_whole
 from seatrial.logs.reader import read_text
 from seatrial.logs.time_limit import limited
+from seatrial.recording import Steps
 
 MOST_KEPT = 1 << 26  # characters of the standard input, to read it once more by a guess
 
@@ -26,7 +27,7 @@ class Spellings:
 
     `confirmed`: whoever asks knows that a guess will do, so that no family is tried before. `slow` is what to say of a
     pattern of the user's own that takes too long; None where there is none. `earlier` are the older pieces of logs that
-    were rotated, the oldest first, which are read before them.
+    were rotated, the oldest first, which are read before them. With `in_columns`, steps that are read at once stay so.
     """
 
     families: tuple[Family, ...]
@@ -34,6 +35,7 @@ class Spellings:
     guessed: bool = True
     confirmed: bool = False
     slow: InputError | None = None
+    in_columns: bool = False
     earlier: Mapping[Path, tuple[Path, ...]] = field(default_factory=dict)
 
     def blocks(self, path: Path) -> Iterator[list[str]]:
@@ -41,7 +43,9 @@ class Spellings:
         return chain.from_iterable(map(read_blocks, (*self.earlier.get(path, ()), path)))
 
 
-def read_file(path: Path, spellings: Spellings, *, process: int, written: float | None = None) -> Iterator[Event]:
+def read_file(
+    path: Path, spellings: Spellings, *, process: int, written: float | None = None
+) -> Iterator[Event | Steps]:
     """The events of one file, last written to at `written` (None: at the file's own time). Raises OSError.
 
     Raises InputError for a pattern of the user's own that takes too long.
@@ -64,7 +68,7 @@ def named(path: Path) -> str:
     return str(path).encode("utf-8", "replace").decode()
 
 
-def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event]:
+def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event | Steps]:
     head, blocks = metrics_file.peek(spellings.blocks(path))
     kind = metrics_file.kind_of(head) if spellings.metrics_files else None
     source = named(path)
@@ -99,21 +103,28 @@ def _whole(path: Path, blocks: Iterable[list[str]]) -> str:
     return read_whole(path, metrics_file.LONGEST_STATE)
 
 
-def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event]:
+def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event | Steps]:
     source = named(path)
     if spellings.slow is not None:
-        return read_text(blocks, spellings.families, process=process, source=source, within=limited(spellings.slow))
+        return read_text(
+            blocks,
+            spellings.families,
+            process=process,
+            source=source,
+            within=limited(spellings.slow),
+            in_columns=spellings.in_columns,
+        )
     return _by_turns(path, blocks, spellings, process)
 
 
-def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event]:
+def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event | Steps]:
     """The events by the families; where they find no step, by those that count only then, and at last by a guess."""
     kept = _Kept(blocks, None if str(path) == "-" else lambda: spellings.blocks(path))
     lines: Iterable[list[str]] = kept
-    held: list[Event] = []
+    held: list[Event | Steps] = []
     for families in _turns(() if spellings.confirmed else spellings.families):
         held = []
-        events = read_text(lines, families, process=process, source=named(path))
+        events = read_text(lines, families, process=process, source=named(path), in_columns=spellings.in_columns)
         for event in events:
             held.append(event)
             if isinstance(event, Step):
@@ -128,7 +139,7 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
         yield from held
         return
     families = (guess.family,) if spellings.confirmed else (*spellings.families, guess.family)
-    events = read_text(kept.once_more(), families, process=process, source=named(path))
+    events = read_text(kept.once_more(), families, process=process, source=named(path), in_columns=spellings.in_columns)
     yield from _marked(events, guess, confirmed=spellings.confirmed)
 
 
@@ -162,7 +173,7 @@ class _Kept:
         return self._again() if self._again else self._kept
 
 
-def _marked(events: Iterable[Event], guess: Guess, *, confirmed: bool) -> Iterator[Event]:
+def _marked(events: Iterable[Event | Steps], guess: Guess, *, confirmed: bool) -> Iterator[Event | Steps]:
     """The events, whose beginning says that, and how, the spelling was guessed."""
     marks = {"guessed": guess.told, **({"confirmed": True} if confirmed else {})}
     for event in events:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from operator import lt
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from seatrial.events import TOTALS, Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
 from seatrial.logs.grammar import Family, Meaning, Note
 from seatrial.logs.numbers import commas_for, commas_of, quantity
+from seatrial.recording import Steps
 
 # A step that comes again so few steps later, with the same loss, is another rank's copy and no new attempt.
 RANKS_APART = 8
@@ -128,11 +130,12 @@ class ProcessLog:
             return 0.0
         return seconds if begins else seconds * max(1, fields["step"] - self._last)
 
-    def are_usual(self, steps: Sequence[int], total: int | None) -> bool:
+    def are_usual(self, steps: NDArray[Any], total: int | None) -> bool:
         """True if these just go on, so that `go_on` does all that there is to do about them."""
         if not self._is_usual:
             return False
-        return (total is None or total == self._total) and all(map(lt, chain((self._last,), steps), steps))
+        rise = bool(steps[0] > self._last and (steps[1:] > steps[:-1]).all())
+        return rise and (total is None or total == self._total)
 
     def go_on(self, steps: Sequence[Step], *, timed: bool) -> None:
         """Takes the usual steps, one after the other; without a time of their own, they get it here."""
@@ -145,6 +148,15 @@ class ProcessLog:
         self._last, self.wall_time = steps[-1].step, steps[-1].wall_time
         for step in steps[-RANKS_APART:]:
             self._recent[step.step % RANKS_APART] = vars(step)
+
+    def go_on_in_columns(self, steps: Steps, *, timed: bool) -> Steps:
+        """`go_on`, of steps in columns: these at their times."""
+        if not timed:
+            seconds = steps.values("seconds")
+            elapsed = np.where(np.isfinite(seconds), seconds, 0.0) * np.diff(steps.numbers, prepend=self._last)
+            steps = steps.at_times(np.cumsum(np.append(self.wall_time, elapsed))[1:])
+        self.go_on(list(steps[-RANKS_APART:].events()), timed=True)
+        return steps
 
     def _hear_others(self) -> None:
         """Takes over what processes have said that report no steps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
@@ -11,21 +11,24 @@ from itertools import chain, islice, takewhile
 from operator import call, methodcaller
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from seatrial.events import Event, Fault
 from seatrial.logs.clock import YEARLESS
 from seatrial.logs.faults import FaultScanner, skeleton_of
-from seatrial.logs.grammar import Family, Found, Note, Reading, ReadLine
+from seatrial.logs.grammar import Family, Found, Note, Reading
 from seatrial.logs.held_step import HeldStep
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
-from seatrial.logs.lines import Prefix, all_without_codes, read_prefix, split_line, without_codes
-from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch, stated_time
+from seatrial.logs.lines import Prefix, all_without_codes, codes_in, read_prefix, split_line, without_codes
+from seatrial.logs.numbers import find_time, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
 from seatrial.logs.step_lines import Line, Remark, is_cut, readings_of, remarks_of
 from seatrial.logs.step_numbers import numbered
+from seatrial.recording import Steps, singly
 
 MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
-MOST_AT_ONCE, FEWEST_AT_ONCE = 256, 4  # step lines
+MOST_AT_ONCE, FEWEST_AT_ONCE = 1024, 4  # step lines
 MAX_IN_VAIN = 32  # patterns learnt from one line after the other
 OTHER_CLOCK, OTHER_YEAR = 60.0, 180 * 86_400.0  # seconds that a line is before the last step: it is another clock's
 MAX_PAUSE = 255  # lines until reading many at once is attempted again
@@ -33,23 +36,57 @@ MAX_PAUSE = 255  # lines until reading many at once is attempted again
 _GROUPS = methodcaller("groups")
 _skeleton_of_word = lru_cache(maxsize=1 << 12)(skeleton_of)  # of the tables, once for all files
 
-_COLUMNS: Mapping[Callable[[str], Any], Callable[[Sequence[str]], Sequence[Any]]] = {
-    float: floats,
-    int: integers,
-    seconds_since_epoch: seconds_of_all,
-}
-
 
 class _Tables(NamedTuple):
     """Which of the tables may have something to say of a line; of most lines of any log, none has."""
 
     families: tuple[Family, ...] = ()
     notes: tuple[Note, ...] = ()
-    custom: tuple[tuple[Family, ReadLine], ...] = ()
+    custom: tuple[Family, ...] = ()
     faults: bool = False
 
 
 NO_TABLE, OF_FAULTS = _Tables(), _Tables(faults=True)
+
+
+class _Chooser:
+    """Chooses among the tables of some families by the skeleton of a line, once for the logs of all ranks."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
+        self._is_innocent = FaultScanner().is_innocent
+        self.family_of = {note: family.name for family in families for note in family.notes}
+        self.known: dict[bytes, _Tables] = {}
+
+    def tables_for(self, line: str) -> _Tables:
+        skeleton = skeleton_of(line)
+        tables = self.known.get(skeleton)
+        if tables is None:
+            tables = self._choose(skeleton)
+            if len(skeleton) < LONGEST_SKELETON:
+                if len(self.known) > MAX_SKELETONS:
+                    self.known.clear()
+                self.known[skeleton] = tables
+        return tables
+
+    def _choose(self, skeleton: bytes) -> _Tables:
+        """Which tables have a word in this skeleton."""
+        tables = _Tables(
+            families=tuple(
+                f for f in self._families if f.anchors and all(_skeleton_of_word(w) in skeleton for w in f.anchors)
+            ),
+            notes=tuple(note for note in self.family_of if _skeleton_of_word(note.literal) in skeleton),
+            custom=tuple(
+                f
+                for f in self._families
+                if f.custom_reader and any(_skeleton_of_word(word) in skeleton for word in f.custom_words)
+            ),
+            faults=not self._is_innocent(skeleton),
+        )
+        return next((known for known in (NO_TABLE, OF_FAULTS) if tables == known), tables)
+
+
+_chooser_for = lru_cache(maxsize=16)(_Chooser)
 
 
 class _Learnt(NamedTuple):
@@ -63,28 +100,28 @@ class _Learnt(NamedTuple):
 class Reader:
     """Reads one log, line after line; `feed` and `finish` return the events that follow.
 
-    `process` is who prints the lines without a rank, `source` the file's name for people.
+    `process` is who prints the lines without a rank, `source` the file's name for people. With `in_columns`, steps that
+    are read at once stay in columns.
     """
 
-    def __init__(self, families: Sequence[Family], *, process: int, source: str) -> None:
-        self._families = tuple(families)
+    def __init__(self, families: Sequence[Family], *, process: int, source: str, in_columns: bool = False) -> None:
+        self._in_columns = in_columns
         self._process = process
         self._source = source
         self._logs: dict[int, ProcessLog] = {}  # by process
         self._likeliest: Family | None = None  # the family of the last step line
-        self._family_of = {note: family.name for family in families for note in family.notes}
-        self._notes = tuple(self._family_of)
-        self._custom = tuple((family, family.custom_reader()) for family in families if family.custom_reader)
+        self._chooser = _chooser_for(tuple(families))
+        self._custom = {family: family.custom_reader() for family in families if family.custom_reader}
         self._patterns: list[_Learnt] = []
         self._seldom: dict[str, float] = {}
         self._vary: set[str] = set()
         self._learnt_at = self._in_vain = 0
         self._faults = FaultScanner()
-        self._tables: dict[bytes, _Tables] = {}  # by the skeleton of a line
         self._had_fault = False  # since the last step
         self._step_time = self._stated = 0.0  # of the last step, and of the last fault after it
         self._number = 0
         self._matched: _Learnt | None = None  # the pattern that the last line had
+        self._printed = ""  # the last line, with its codes
         self._only_steps = False  # whether the last lines that were read at once were steps all
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
         self._held: dict[int, HeldStep] = {}  # by process
@@ -94,6 +131,7 @@ class Reader:
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
         self._number += 1
+        self._printed = line
         if "\x1b" in line:
             line = without_codes(line)
         if self._held and self._goes_on(line):
@@ -101,7 +139,7 @@ class Reader:
         events = self._by_pattern(line, self._patterns[:1])
         if events is not None:
             return events
-        tables = self._tables_for(line)
+        tables = self._chooser.tables_for(line)
         if tables.families:
             events = self._by_pattern(line, self._patterns[1:])
             if events is not None:
@@ -113,15 +151,21 @@ class Reader:
             return ()
         return [event for text in split_line(line) for event in self._by_tables(text, tables)]
 
-    def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event]]:
+    def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event | Steps]]:
         """What many lines say, some at a time; step lines of one pattern are read column by column, which is faster."""
-        lines = all_without_codes(lines)
+        shown: Sequence[str] = ()  # the lines without their codes
         place = again = pause = 0
+        tried = None  # the pattern that does not match all of the rest of the lines, with their codes
         while place < len(lines):
-            if self._matched and place >= again:
-                rows, end = self._gather(lines, place, self._matched.pattern)
+            if (learnt := self._matched) and place >= again:
+                rows, end = [], len(lines)
+                if learnt.pattern.match_coloured and learnt is not tried:
+                    rows, tried = learnt.pattern.match_coloured("\n".join(lines[place:])), learnt
+                if not rows:
+                    shown = shown or all_without_codes(lines)
+                    rows, end = self._gather(shown, place, learnt.pattern)
                 self._only_steps = len(rows) == end - place > 0
-                if steps := self._steps_at_once(self._matched, rows):
+                if steps := self._steps_at_once(learnt, rows):
                     yield steps
                     self._number += end - place
                     place, pause = end, 0
@@ -146,35 +190,38 @@ class Reader:
             rows = pattern.match_all("\n".join(lines[place:end]))
             if len(rows) == end - place:
                 return rows, end
-        rows, end = [], place
+        rows, end, known = [], place, self._chooser.known
         while len(rows) < MOST_AT_ONCE:
             match = map(pattern.match, islice(lines, place, place + MOST_AT_ONCE - len(rows)))
             if found := list(map(_GROUPS, takewhile(bool, match))):
                 rows += found
                 place = end = place + len(found)
             at = place
-            while place < len(lines) and self._is_quiet(line := lines[place], self._tables.get(skeleton_of(line))):
+            while place < len(lines) and self._is_quiet(line := lines[place], known.get(skeleton_of(line))):
                 place += 1
             if place == at:
                 break
         return rows, end
 
-    def _steps_at_once(self, learnt: _Learnt, rows: Sequence[Sequence[str]]) -> Sequence[Event]:
-        """The events of many step lines, one each; none where anything about them is unusual."""
+    def _steps_at_once(self, learnt: _Learnt, rows: Sequence[Sequence[str]]) -> Sequence[Event | Steps]:
+        """The steps of many lines, one each; none where anything about them is unusual."""
         pattern = learnt.pattern
         if len(rows) < FEWEST_AT_ONCE:
             return ()
         try:
-            values = list(map(_read_all, pattern.readers, zip(*rows, strict=True)))
+            values = list(map(call, pattern.column_readers, zip(*rows, strict=True)))
         except (KeyError, ValueError):
             return ()
         log: ProcessLog | None = learnt.log
         if pattern.rank is not None:
             log = self._logs.get(values[pattern.rank][0]) if len(set(values[pattern.rank])) == 1 else None
-        if log is None or not log.are_usual(values[pattern.step], pattern.total):
+        if log is None or not log.are_usual(np.asarray(values[pattern.step]), pattern.total):
             return ()
+        timed = pattern.time is not None
+        if self._in_columns:
+            return (log.go_on_in_columns(pattern.in_columns(values), timed=timed),)
         steps = pattern.make_all(*values)
-        log.go_on(steps, timed=pattern.time is not None)
+        log.go_on(steps, timed=timed)
         return steps
 
     def _by_pattern(self, line: str, patterns: Iterable[_Learnt]) -> Sequence[Event] | None:
@@ -218,37 +265,11 @@ class Reader:
                 self._vary.add(name)
         time = find_time(line.text, reading.spans[0][0])
         rank = line.prefix.rank_span
-        if pattern := learn_pattern(line.raw, reading, fields, self._vary, time=time, rank=rank):
+        codes = codes_in(self._printed) if "\x1b" in self._printed else ()
+        if pattern := learn_pattern(line.raw, reading, fields, self._vary, time=time, rank=rank, codes=codes):
             self._patterns = [_Learnt(pattern, family, log), *self._patterns[: MAX_PATTERNS - 1]]
 
     # --- by tables ---
-
-    def _tables_for(self, line: str) -> _Tables:
-        skeleton = skeleton_of(line)
-        tables = self._tables.get(skeleton)
-        if tables is None:
-            tables = self._choose_tables(skeleton)
-            if len(skeleton) < LONGEST_SKELETON:
-                if len(self._tables) > MAX_SKELETONS:
-                    self._tables.clear()
-                self._tables[skeleton] = tables
-        return tables
-
-    def _choose_tables(self, skeleton: bytes) -> _Tables:
-        """Which tables have a word in this skeleton."""
-        tables = _Tables(
-            families=tuple(
-                f for f in self._families if f.anchors and all(_skeleton_of_word(w) in skeleton for w in f.anchors)
-            ),
-            notes=tuple(note for note in self._notes if _skeleton_of_word(note.literal) in skeleton),
-            custom=tuple(
-                (family, read_line)
-                for family, read_line in self._custom
-                if any(_skeleton_of_word(word) in skeleton for word in family.custom_words)
-            ),
-            faults=not self._faults.is_innocent(skeleton),
-        )
-        return next((known for known in (NO_TABLE, OF_FAULTS) if tables == known), tables)
 
     def _is_quiet(self, line: str, tables: _Tables | None) -> bool:
         """True if this line, for which these are the tables, says nothing at all."""
@@ -285,16 +306,16 @@ class Reader:
 
     def _read_held(self) -> Iterator[Event]:
         """What readers of families have held back until their log goes on."""
-        for family, read_line in self._custom:
+        for family, read_line in self._custom.items():
             finish = getattr(read_line, "finish", None)
             if finish and self._custom_line:
                 yield from self._take_found(family, finish(), self._custom_line)
 
-    def _read_custom(self, line: Line, custom: Sequence[tuple[Family, ReadLine]]) -> Iterator[Event]:
+    def _read_custom(self, line: Line, custom: Sequence[Family]) -> Iterator[Event]:
         """What the readers make of it that families have for lines that are no pairs."""
-        for family, read_line in custom:
+        for family in custom:
             if any(word in line.text for word in family.custom_words):
-                yield from self._take_found(family, read_line(line.text), line)
+                yield from self._take_found(family, self._custom[family](line.text), line)
                 self._custom_line = line
 
     def _take_found(self, family: Family, everything: Iterable[Found], line: Line) -> Iterator[Event]:
@@ -382,7 +403,7 @@ class Reader:
             log = min(reporting, key=lambda other: other.process, default=log)
         groups = remark.groups
         if remark.note.means == "summary":
-            groups = {**groups, "family": self._family_of[remark.note]}
+            groups = {**groups, "family": self._chooser.family_of[remark.note]}
         return [*held, *log.note(remark.note, groups, line.text, remark.time)]
 
     def _scan_for_faults(self, line: Line) -> Sequence[Event]:
@@ -439,17 +460,10 @@ def _in_order(before: Sequence[Event], faults: Sequence[Fault]) -> list[Event]:
     return [*before, *late]
 
 
-def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> Sequence[Any]:
-    if read in _COLUMNS:
-        return _COLUMNS[read](texts)
-    values = {text: read(text) for text in set(texts)}  # a memory or a share comes again and again
-    return list(map(values.__getitem__, texts))
-
-
 def read_events(lines: Iterable[str], families: Sequence[Family], *, process: int, source: str) -> Iterator[Event]:
     """The events of one log, as its lines come."""
     reader = Reader(families, process=process, source=source)
-    yield from numbered(chain(chain.from_iterable(map(reader.feed, lines)), _last(reader)))
+    yield from singly(numbered(chain(chain.from_iterable(map(reader.feed, lines)), _last(reader))))
 
 
 def read_text(
@@ -459,16 +473,17 @@ def read_text(
     process: int,
     source: str,
     within: AbstractContextManager[None] | None = None,
-) -> Iterator[Event]:
+    in_columns: bool = False,
+) -> Iterator[Event | Steps]:
     """The events of one log, of which many lines come at a time; each time, the reader works `within` this."""
-    reader = Reader(families, process=process, source=source)
+    reader = Reader(families, process=process, source=source, in_columns=in_columns)
     events = chain.from_iterable(map(reader.feed_block, blocks)) if within is None else _guarded(reader, blocks, within)
     return numbered(chain(chain.from_iterable(events), _last(reader)))
 
 
 def _guarded(
     reader: Reader, blocks: Iterable[list[str]], within: AbstractContextManager[None]
-) -> Iterator[Sequence[Event]]:
+) -> Iterator[Sequence[Event | Steps]]:
     for block in blocks:
         with within:
             found = list(reader.feed_block(block))

@@ -291,7 +291,7 @@ class _Stretch:
     @classmethod
     def of(cls, run: RunOfLogs) -> _Stretch | None:
         """That of a run; None without steps."""
-        steps, times = run.events.all_steps.numbers, run.events.times
+        steps, times = [own.numbers for own in run.events.steps.values()], run.events.times
         started = [event for event in run.events.others if isinstance(event, RunStarted)]
         if not steps:
             return None
@@ -299,10 +299,10 @@ class _Stretch:
             jobs=frozenset(map(_job, run.paths)),
             planned=frozenset(event.planned_steps for event in started),
             timed=all(event.facts.get("clock") == "log" for event in started),
-            begun=_first_time(run),
+            begun=float(times.min()),
             ended=float(times[-1]),
-            first=min(steps),
-            last=max(steps),
+            first=min(map(min, steps)),
+            last=max(map(max, steps)),
         )
 
     def goes_on_in(self, after: _Stretch) -> bool:

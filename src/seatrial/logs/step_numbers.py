@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from seatrial.events import Eval, Event, RunEnded, RunStarted, Step
+from seatrial.recording import Steps
 
 COUNTED = "lines_counted"  # of `RunStarted.facts`
 EPOCH = "epoch"  # of `Step.reported`, in such logs
@@ -19,14 +20,18 @@ ROUNDED = 5e-4  # relative: version 5 prints four digits
 FIRST_IS_EARLY = 0.75  # of the distance between lines: it is of step 1 (`logging_first_step`)
 
 
-def numbered(events: Iterable[Event]) -> Iterator[Event]:
+def numbered(events: Iterable[Event | Steps]) -> Iterator[Event | Steps]:
     """The events, those of an attempt whose lines were counted with their true steps, where its end tells these.
 
     They are held back until then; all others pass as they come.
     """
     held: list[Event] = []
     for event in events:
-        if isinstance(event, RunStarted) and event.facts.get(COUNTED):
+        if not isinstance(event, Event):
+            if not held:
+                yield event
+            held += event.events() if held else ()
+        elif isinstance(event, RunStarted) and event.facts.get(COUNTED):
             yield from _numbered(held)
             held = [event]
         elif not held:

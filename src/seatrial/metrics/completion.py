@@ -323,6 +323,8 @@ def _missing(record: Record, counted_from: int, restored: Sequence[int]) -> Rang
     begin = counted_from if not restored else steps[0] if known is None else known + 1
     is_late = steps[0] > begin + stride if restored else _begins_late(steps[0], begin, stride)
     head = ((begin, steps[0] - 1),) if is_late else ()
+    if steps[-1] - steps[0] == len(steps) - 1:  # all are there, as they almost always are
+        return head
     return head + tuple(
         (before + stride, max(before + stride, after - stride))
         for before, after in pairwise(steps)
@@ -337,6 +339,8 @@ def _begins_late(first: int, counted_from: int, stride: int) -> bool:
 
 def _stride(steps: Sequence[int]) -> int:
     """Every how many steps there is one: another trainer's log may report every n-th, if it does so regularly."""
+    if len(steps) < 2 or steps[-1] - steps[0] == len(steps) - 1:
+        return 1
     gaps = [after - before for before, after in pairwise(steps)]
     stride = median_low(gaps) if gaps else 1
     return stride if gaps.count(stride) >= REGULAR_GAPS else 1

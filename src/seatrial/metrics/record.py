@@ -128,7 +128,7 @@ def _record(process: int, events: Recording) -> Record:
         elif isinstance(event, RunEnded):
             course.end(event)
     course.go_on(steps[begin:])
-    attempts = [_whole(attempt) for attempt in course.attempts]
+    attempts = list(map(Steps.joined, course.attempts))
     return Record(
         process=process,
         started=course.started,
@@ -152,19 +152,6 @@ def _as_left(attempts: Sequence[Steps]) -> Steps:
                 kept.append(earlier[:before])
         kept.append(attempt)
     return Steps.following(kept) if kept else NO_STEPS
-
-
-def _whole(attempt: Sequence[Step | Steps]) -> Steps:
-    parts: list[Steps] = []
-    single: list[Step] = []
-    for piece in attempt:
-        if isinstance(piece, Step):
-            single.append(piece)
-        else:
-            parts += [Steps.of(single), piece] if single else [piece]
-            single = []
-    parts += [Steps.of(single)] if single else []
-    return Steps.following(parts) if parts else NO_STEPS
 
 
 class _Course:

@@ -231,7 +231,8 @@ def _name(run_dir: Path, sources: Sequence[str]) -> str:
 def _started_at(events: Recording) -> float | None:
     """When the first event was; None where a log without a clock gave the times, which then count from 0."""
     counted = any(isinstance(event, RunStarted) and event.facts.get("clock") == "counted" for event in events.others)
-    times = events.times[events.times >= FIRST_CLOCK]
+    times = events.times
+    times = times[times >= FIRST_CLOCK]
     return None if counted or not len(times) else float(times.min())
 
 
