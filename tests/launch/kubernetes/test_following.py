@@ -222,8 +222,8 @@ def test_without_kubectl_that_is_told(tmp_path: Path) -> None:
         ('error: context "prod" does not exist', "no such context"),
         ('Error from server: error when creating "STDIN": admission webhook "vjobset.kb.io" denied the request: no',
          "admission control denied it"),
-        ('Error from server (InternalError): error when creating "STDIN": Internal error occurred: failed calling webhook '
-         '"mjobset.kb.io": failed to call webhook: Post "https://10.96.0.9:443/x": dial tcp: connect: connection refused',
+        ('Error from server (InternalError): error when creating "STDIN": Internal error occurred: failed calling '
+         'webhook "mjobset.kb.io": failed to call webhook: Post "https://10.9.0.9/x": dial tcp: connection refused',
          "a controller of the cluster does not answer"),
         ('Error from server (AlreadyExists): error when creating "STDIN": jobsets.jobset.x-k8s.io "a" already exists',
          "something of this name"),
