@@ -1,6 +1,6 @@
 """What a real cluster reported while things went wrong, step by step, as `recorded/NAME.jsonl` has it.
 
-Two nodes with Kubernetes 1.36.2, JobSet 0.12, Kueue 0.19 and containerd 2.1; in each a JobSet of ours of two pods. A
+Two nodes with Kubernetes 1.36.2, JobSet 0.13, Kueue 0.20 and containerd 2.1; in each a JobSet of ours of two pods. A
 line is what `kubectl get` printed at a moment, cut to what is read; where several alike follow each other, the first.
 """
 
@@ -41,6 +41,9 @@ OVER = {
     "time": ("died", "time_limit", "", "Job was active longer than specified deadline"),
     "poddel": ("interrupted", "cancelled", HOSTS[1], "was deleted"),
     "jobsetdel": ("interrupted", "cancelled", "", "the JobSet was deleted"),
+    "kqpreempt": ("interrupted", "preempted", "Kueue", "due to prioritization in the ClusterQueue"),
+    "kqstop": ("interrupted", "preempted", "Kueue", "The ClusterQueue is stopped"),
+    "kqoff": ("interrupted", "cancelled", "Kueue", "The workload is deactivated"),
     "nopython": ("could_not_run", "container_failed", HOSTS[0], "StartError"),
 }
 
@@ -54,7 +57,8 @@ def test_what_ended_it_is_named_and_nothing_before_that(name: str) -> None:
     last = [each for each in found if each.fault][-1]
     assert (last.reason, last.fault, last.where) == OVER[name][:3], last
     assert OVER[name][3] in last.says
-    assert {each.fault for each in found[telling:]} <= {last.fault, ""}  # it is never blamed on something else
+    # It is never blamed on something else; but Kueue suspends a JobSet a moment before it says why.
+    assert {each.fault for each in found[telling:]} <= {last.fault, "", "preempted" if name == "kqoff" else ""}
 
 
 # Recording → the fault that it ends with if nothing changes ("": with the deadline), and words that have to be in it.
@@ -62,6 +66,7 @@ WAITING = {
     "unsched": ("", "Insufficient nvidia.com/gpu"),
     "selector": ("", "didn't match Pod's node affinity/selector"),
     "novolume": ("", 'persistentvolumeclaim "absent" not found'),
+    "kqwait": ("", "insufficient quota for cpu in flavor plain"),
     "quota": ("", "exceeded quota: one, requested: pods=1"),
     "pull": ("container_failed", "connection refused"),
     "never": ("container_failed", "ErrImageNeverPull"),
