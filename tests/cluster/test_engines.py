@@ -168,7 +168,7 @@ def make_user(make_slurm: Callable[..., Slurm], tmp_path: Path) -> Callable[...,
     return make
 
 
-def test_maxtext_in_containers_meets_its_bars_or_fails_by_them(make_person: Callable[..., Person]) -> None:
+def test_maxtext_in_containers_meets_its_targets_or_fails_by_them(make_person: Callable[..., Person]) -> None:
     person = make_person(3)
     code, told = person.run(*over_ssh(person, maxtext(person, nodes=3), "maxtext", "--container", "podman"))
     assert code == 0, told
