@@ -146,12 +146,16 @@ def test_what_a_run_does_by_itself_is_not_tried_again(tmp_path: Path) -> None:
         ("gpu_ecc", "node2", None, 1, True, ("node2",)),
         ("device_oom", "rank 0", None, 1, False, ()),
         ("no_progress", "all ranks", None, 0, True, ()),
+        ("preempted", "Kueue", None, 0, True, ()),
+        ("cancelled", "node1", None, 0, False, ()),
     ],
 )
 def test_what_is_worth_another_attempt(
     tmp_path: Path, fault: str, where: str, code: int | None, spare: int, worth_it: bool, exclude: tuple[str, ...]
 ) -> None:
-    reason = {"start_failed": "could_not_run", "no_progress": "no_progress"}.get(fault, "died")
+    interrupted = dict.fromkeys(("preempted", "cancelled"), "interrupted")
+    reasons = {"start_failed": "could_not_run", "no_progress": "no_progress", **interrupted}
+    reason = reasons.get(fault, "died")
     facts = {"exit_code": code} if code is not None else {}
     recorded: list[Event] = [
         Fault(process=-1, fault=fault, where=where, text=f"{where}: something", facts=facts),
