@@ -76,8 +76,17 @@ class Steps(Sequence[Step]):
     def joined(cls, pieces: Iterable[Step | Steps]) -> Steps:
         """The columns of the steps of a process, of which some come one by one and others in columns already."""
         parts: list[Steps] = []
-        for kind, some in groupby(pieces, type):
-            parts += some if kind is cls else [cls.of([*some])]  # type: ignore[arg-type, list-item]  # noqa: B031
+        single: list[Step] = []  # those that came one by one since the last columns
+        for piece in pieces:
+            if isinstance(piece, Step):
+                single.append(piece)
+                continue
+            if single:
+                parts.append(cls.of(single))
+                single = []
+            parts.append(piece)
+        if single:
+            parts.append(cls.of(single))
         return cls.following(parts) if parts else NO_STEPS
 
     @classmethod
@@ -407,7 +416,7 @@ def _columns_of(rows: Sequence[Sequence[str | None]]) -> Steps | None:
 
 
 def _numbers(texts: Sequence[str | None]) -> list[Any]:
-    """What JSON reads, None for None; the numbers are read as one list, which is faster."""
+    """The values of JSON texts, None for None; the numbers are read as one list, which is faster."""
     found: list[Any] = from_json(f"[{','.join(filter(None, texts))}]")
     if len(found) == len(texts):
         return found

@@ -85,7 +85,7 @@ def dated(events: Iterable[Event | Steps], written: float) -> Iterator[Event | S
 
 
 class _Calendar:
-    """What is added to the times of a log without a year, as they come."""
+    """Seconds to add to each time of a log without a year, in the order of the log."""
 
     def __init__(self, written: float) -> None:
         self._written = written

@@ -202,7 +202,7 @@ def _time_to_train(main: Record, evaluations: Sequence[tuple[int, float]]) -> fl
 
 
 def _by_others(faults: Sequence[FaultRecord]) -> list[FaultRecord]:
-    """What the launcher was told that the scheduler did; all else follows from an interruption."""
+    """Faults that the scheduler reports of an interrupted run; all others follow from the interruption."""
     return [fault for fault in faults if fault.process == LAUNCHER and fault.fault in _DONE_TO_A_RUN]
 
 
