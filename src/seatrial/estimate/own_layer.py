@@ -24,9 +24,12 @@ from seatrial.spec import QUANTIZATIONS, RunSpec
 HIDDEN_AT_END = 5  # hidden states beside all gradients of a layer
 SPLIT_HIDDEN = 3  # the layer's input, the sum between its blocks and the gradient that came in
 CAST_WEIGHTS = 1.75  # bytes for each weight of a layer, where fsdp brings none together: of most a copy in bfloat16
-# Attention by blocks, of a chunk of queries and one of keys: scores, their gradient, and exponentials of some blocks.
+# Attention by blocks, of a chunk of queries and one of keys: weights and the scores' gradient of all blocks wait for
+# their products; what they are made of is there of one block, or of all where XLA merges the blocks' products.
 # Of a single chunk, the part of the square that is not masked.
-CHUNK_OF_QUERIES, BLOCKS_AT_WORK, BEFORE_THE_DIAGONAL = 2048, 2.5, 9 / 16
+CHUNK_OF_QUERIES, BLOCKS, BEFORE_THE_DIAGONAL = 2048, 8, 9 / 16
+SQUARES, MERGED_SQUARES = 2 + 2 / BLOCKS, 4
+MERGED_BYTES = 64 * 2**20  # XLA merges products with one operand in common up to this size (dot_merger_threshold)
 
 
 def at_work(spec: RunSpec, tokens: float, weights: float) -> float:
@@ -91,7 +94,10 @@ def _attention_by_blocks(spec: RunSpec) -> float:
     Those of the feed-forward block wait, unless what is split is brought together before.
     """
     whole, split = layer_sizes(spec, whole_width=True), layer_sizes(spec)
-    number = 5 * split["query"] + 2 * (split["key"] + split["value"]) + 2 * (split["norm"] + whole["norm"])
+    queries, keys = split["query"], split["key"] + split["value"]
+    number = 5 * queries + 2 * keys + 2 * (split["norm"] + whole["norm"])
+    if _is_in_chunks(spec):  # of a chunk: queries, the result and both gradients; keys, values and theirs
+        number += (4 * queries + 2 * keys) * CHUNK_OF_QUERIES / _length(spec)
     return number + (0 if _is_sequence_parallel(spec) else whole["gate"] + whole["up"] + whole["product"])
 
 
@@ -101,12 +107,20 @@ def _scores(spec: RunSpec, tokens: float) -> tuple[float, float]:
     Of one chunk of the sequence they wait from when attention was computed again until its gradients: of each block of
     queries those of the keys before it. Of several chunks, which are read in a loop, nothing waits.
     """
-    length = spec.batch.sequence_length / spec.mesh["context"]
+    length = _length(spec)
     of_all = tokens * spec.model.num_heads / spec.mesh["tensor"] * BYTES["float32"]
     square = of_all * min(length, CHUNK_OF_QUERIES) ** 2 / length
     if _is_in_chunks(spec):
-        return 0.0, BLOCKS_AT_WORK * square
+        return 0.0, (MERGED_SQUARES if _merges_blocks(spec, square) else SQUARES) * square
     return (0.0 if keeps_attention(spec) else BEFORE_THE_DIAGONAL * square), 2 * BEFORE_THE_DIAGONAL * square
+
+
+def _merges_blocks(spec: RunSpec, square: float) -> bool:
+    """True if XLA makes one product of those of all blocks of a chunk; with fp8 the trainer forbids it."""
+    model, each = spec.model, BYTES[spec.precision.compute_dtype] / BYTES["float32"]
+    rows = CHUNK_OF_QUERIES / BLOCKS * model.num_heads / model.num_kv_heads
+    operands = model.head_dim * (1 / CHUNK_OF_QUERIES + 1 / rows) * each  # a block's queries and all keys
+    return not spec.precision.quantization and square / BLOCKS * (1 + operands) <= MERGED_BYTES
 
 
 def _gathered_weights(spec: RunSpec) -> float:
@@ -159,7 +173,12 @@ def is_by_blocks(spec: RunSpec) -> bool:
 
 def _is_in_chunks(spec: RunSpec) -> bool:
     """True if attention by blocks reads several chunks of the sequence in a loop."""
-    return is_by_blocks(spec) and spec.batch.sequence_length / spec.mesh["context"] > CHUNK_OF_QUERIES
+    return is_by_blocks(spec) and _length(spec) > CHUNK_OF_QUERIES
+
+
+def _length(spec: RunSpec) -> float:
+    """Tokens of a sequence on one device."""
+    return spec.batch.sequence_length / spec.mesh["context"]
 
 
 def _cross_late(spec: RunSpec) -> bool:

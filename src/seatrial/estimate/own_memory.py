@@ -6,6 +6,7 @@ the buffers that it assigns (`--xla_dump_to`).
     backward     in the loop over the layers: all that is kept, all gradients, one layer at work (`own_layer`), and of
                  the tables those gradients that are not yet split, or what they are made of
     head         all that is kept; the output head's weights, their gradient, the logits of a chunk and their gradient
+    tables       with fsdp and few tokens, behind the layers: all gradients, those of both tables not yet split
     forward      of a pipeline: all that is kept, and a stage's weights as they are computed with
     update       all gradients, and the largest as the backward pass made it, or twice more while moments change format
 
@@ -99,6 +100,24 @@ class OwnMemory:
         yield summed, kept, self._head_at_work() + self._zeros_beside_the_head() + weights
         if self._has_loop_over_logits() and spec.model.tied_embeddings and spec.accumulation_steps == 1:
             yield gradient, kept, self._table() + weights  # the head's gradient is turned around
+        if spec.mesh["fsdp"] > 1 and not self._has_loop_over_logits():
+            yield self._behind_the_layers(gradient, of_layers), 0.0, self._whole_tables()
+
+    def _behind_the_layers(self, gradient: float, of_layers: float) -> float:
+        """Gradients while fsdp splits the head's, which XLA makes last where all tokens' logits are there at once.
+
+        Of a single pass those of all layers, in the format of their sum, and the head's part.
+        """
+        return gradient * (self.layers + self.head) / self.held if self.spec.accumulation_steps == 1 else of_layers
+
+    def _whole_tables(self) -> float:
+        """The head's gradient before fsdp splits it, and zeros for the embedding's, which XLA fills meanwhile.
+
+        With tied embeddings in float32 the embedding's gradient is added to the head's.
+        """
+        spec = self.spec
+        is_one = spec.model.tied_embeddings and spec.precision.params_dtype == "float32" and not adds_in_place(spec)
+        return self._table() if is_one else 2 * self._table()
 
     def _staged(self, gradient: float, kept: float) -> Iterator[tuple[float, float, float]]:
         """`moments` of a pipeline: of the backward pass, the head, the forward pass, and between these two.
