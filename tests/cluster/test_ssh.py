@@ -38,7 +38,6 @@ def test_the_sample_for_many_nodes_passes_on_three_though_the_launcher_is_killed
         "nccl_ib_hca_list": "mlx5_0", "nccl_ib_hca": "mlx5_0", "nccl_socket_ifname": "eth0",
         "gloo_socket_ifname": "eth0", "nccl_ib_gid_index": 3, "dcn_fsdp_parallelism": 1, "dcn_data_parallelism": 3,
         "tflops_per_sec_per_gpu": 380, "tokens_per_sec_per_gpu": 800,
-        "env_dict.JAX_DISABLE_MOST_OPTIMIZATIONS": 1,  # compiling is most of the time
     }  # fmt: skip
     arguments = person.over_ssh(SAMPLE, "--engine", "native", *(("--container", container) if container else ()))
     first = person.start(*arguments, *(f"{key}={value}" for key, value in values.items()))
