@@ -34,9 +34,9 @@ def test_our_own_trainer_s_memory_is_what_the_compiler_says(gib: float, spec: Ru
 # scanned without a pipeline.
 Near = tuple[int, int, float, float]
 NEAR: dict[tuple[int, str], tuple[Near, Near]] = {
-    (2026, "calibration"): ((118, 110, -0.16, 0.34), (92, 91, -0.06, 0.04)),
+    (2026, "calibration"): ((118, 109, -0.06, 0.41), (92, 90, -0.06, 0.06)),
     (2027, "calibration"): ((102, 96, -0.09, 0.16), (87, 83, -0.07, 0.16)),
-    (2028, "held back"): ((87, 76, -0.15, 0.11), (78, 69, -0.15, 0.11)),
+    (2028, "calibration"): ((87, 86, -0.05, 0.06), (78, 77, -0.05, 0.06)),
 }
 
 
@@ -130,11 +130,11 @@ def test_our_own_trainer_adds_gradients_of_a_pass_to_their_sum() -> None:
     stages = spec_of("llama3.1-8b", 1, 8192, accumulate=8, pipeline=4)
     held = memory.per_device(stages, "native")
     layers = held.parameters_bytes - 2 * 4 * 128256 * 4096  # but both tables
-    assert held.gradients_bytes == held.parameters_bytes + layers
+    assert held.gradients_bytes == 2 * layers  # a tick's and their sum; the head's is not split yet
     chunks = replace(stages, parallelism=replace(stages.parallelism, virtual_pipeline=2))
-    assert memory.per_device(chunks, "native").gradients_bytes == held.parameters_bytes + 2 * layers
+    assert memory.per_device(chunks, "native").gradients_bytes == 3 * layers  # and weights in the order of chunks
     split = spec_of("llama3.1-8b", 1, 8192, accumulate=8, pipeline=4, fsdp=2, parallel={"virtual_pipeline": 2})
-    assert memory.per_device(split, "native").gradients_bytes == (held.parameters_bytes + layers / 2) / 2
+    assert memory.per_device(split, "native").gradients_bytes == 3 * layers / 2
 
 
 def test_gradients_that_are_not_added_in_place_cross_the_network_late() -> None:

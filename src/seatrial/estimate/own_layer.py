@@ -24,14 +24,19 @@ from seatrial.spec import QUANTIZATIONS, RunSpec
 HIDDEN_AT_END = 5  # hidden states beside all gradients of a layer
 SPLIT_HIDDEN = 3  # the layer's input, the sum between its blocks and the gradient that came in
 CAST_WEIGHTS = 1.75  # bytes for each weight of a layer, where fsdp brings none together: of most a copy in bfloat16
-# Delayed fp8: XLA keeps gate and up until it has measured them, and gradients in fp8 in two orders beside bfloat16.
-FP8_FFN, FP8_HIDDEN = 0.5, 4
-BLOCKS_AT_WORK, CHUNK_OF_QUERIES = 2, 2048  # attention by blocks: scores of a chunk of the sequence, and their gradient
+# Attention by blocks, of a chunk of queries and one of keys: scores, their gradient, and exponentials of some blocks.
+# Of a single chunk, the part of the square that is not masked.
+CHUNK_OF_QUERIES, BLOCKS_AT_WORK, BEFORE_THE_DIAGONAL = 2048, 2.5, 9 / 16
 
 
 def at_work(spec: RunSpec, tokens: float, weights: float) -> float:
     """Bytes of a layer with so many weights on this device, for so many tokens of it."""
-    activations = _feed_forward(spec) * tokens * BYTES[spec.precision.compute_dtype] + _scores(spec, tokens)
+    compute = BYTES[spec.precision.compute_dtype]
+    numbers = _in_delayed_fp8(spec) if _is_delayed(spec) else _feed_forward(spec)
+    activations = numbers * tokens * compute
+    if is_by_blocks(spec):
+        waiting, working = _scores(spec, tokens)
+        activations = max(activations + waiting, _attention_by_blocks(spec) * tokens * compute + working)
     if spec.mesh["fsdp"] == 1:
         return activations + CAST_WEIGHTS * weights
     gradients = weights * BYTES["float32"]
@@ -54,18 +59,54 @@ def _feed_forward(spec: RunSpec) -> float:
     else:
         earlier, later = 1 + again, 3 + again
     number = max(block + earlier * whole["norm"], block / 2 + later * whole["norm"]) + SPLIT_HIDDEN * split["norm"]
-    number += again * (2 * split["query"] + split["key"] + split["value"])
-    if _is_delayed(spec):
-        number += FP8_FFN * whole["up"] + FP8_HIDDEN * whole["norm"]
-    return number
+    queries = 4 if _is_in_chunks(spec) else 2  # in a loop, the result in two orders, and zeros for their gradient
+    return number + again * (queries * split["query"] + split["key"] + split["value"])
 
 
-def _scores(spec: RunSpec, tokens: float) -> float:
-    if not is_by_blocks(spec):
-        return 0.0
+def _in_delayed_fp8(spec: RunSpec) -> float:
+    """`_feed_forward` with delayed scales of fp8, or attention's numbers where they are more.
+
+    Products and their gradients are there in bfloat16, and turned around in fp8 (half of a number) for the gradients of
+    weights. Gate and up wait until they are measured: with fsdp, or where attention is kept, beyond its own gradients.
+    """
+    whole, split = layer_sizes(spec, whole_width=True), layer_sizes(spec)
+    again = not keeps_attention(spec)
+    is_short = again and spec.mesh["fsdp"] == 1
+    inputs, norm = whole["gate"] + whole["up"], whole["norm"]
+    query, keys = split["query"], split["key"] + split["value"]
+    hidden = SPLIT_HIDDEN * split["norm"] + 1.5 * norm  # in fp8: the block's input for both products, its gradient
+    if again:  # for queries, keys and values, and what attention gave
+        hidden += 1.5 * norm + 0.5 * query
+    kept = 2 * query + keys if again else 0.0
+    gathered, summed = (1, 3) if _is_sequence_parallel(spec) else (0, 2)
+    made = 2 * inputs + 1.5 * whole["product"] + gathered * norm + hidden + kept
+    block = (1.5 if is_short else 2.5) * inputs + 0.5 * whole["product"]
+    attention = 0.0 if is_short else block + 0.5 * norm + hidden + 4 * query + 2 * keys
+    return max(made, block + summed * norm + hidden + kept, attention)
+
+
+def _attention_by_blocks(spec: RunSpec) -> float:
+    """Numbers per token beside the scores while attention's gradients are made: queries, the result, and gradients.
+
+    Those of the feed-forward block wait, unless what is split is brought together before.
+    """
+    whole, split = layer_sizes(spec, whole_width=True), layer_sizes(spec)
+    number = 5 * split["query"] + 2 * (split["key"] + split["value"]) + 2 * (split["norm"] + whole["norm"])
+    return number + (0 if _is_sequence_parallel(spec) else whole["gate"] + whole["up"] + whole["product"])
+
+
+def _scores(spec: RunSpec, tokens: float) -> tuple[float, float]:
+    """Bytes of attention's scores by blocks, beside the feed-forward block's gradients and beside its own.
+
+    Of one chunk of the sequence they wait from when attention was computed again until its gradients: of each block of
+    queries those of the keys before it. Of several chunks, which are read in a loop, nothing waits.
+    """
     length = spec.batch.sequence_length / spec.mesh["context"]
     of_all = tokens * spec.model.num_heads / spec.mesh["tensor"] * BYTES["float32"]
-    return BLOCKS_AT_WORK * of_all * min(length, CHUNK_OF_QUERIES) ** 2 / length
+    square = of_all * min(length, CHUNK_OF_QUERIES) ** 2 / length
+    if _is_in_chunks(spec):
+        return 0.0, BLOCKS_AT_WORK * square
+    return (0.0 if keeps_attention(spec) else BEFORE_THE_DIAGONAL * square), 2 * BEFORE_THE_DIAGONAL * square
 
 
 def _gathered_weights(spec: RunSpec) -> float:
@@ -78,10 +119,11 @@ def _gathered_weights(spec: RunSpec) -> float:
 def turned_weights(spec: RunSpec) -> float:
     """Bytes of the last matrices of both blocks, of all layers: with fsdp XLA has them in two orders.
 
-    They are split in their last dimension, and are brought together faster where it is the first.
+    They are split in their last dimension, and are brought together faster where it is the first. Of several chunks of
+    a pipeline's stage there is a copy of all weights.
     """
     mesh, sizes = spec.mesh, layer_sizes(spec)
-    if mesh["fsdp"] == 1:
+    if mesh["fsdp"] == 1 or spec.parallelism.virtual_pipeline > 1:
         return 0.0
     one = spec.model.hidden_dim * (sizes["product"] + sizes["query"]) / mesh["fsdp"]
     return spec.model.num_layers / mesh["pipeline"] * one * BYTES[spec.precision.params_dtype]
@@ -113,6 +155,11 @@ def adds_in_place(spec: RunSpec) -> bool:
 def is_by_blocks(spec: RunSpec) -> bool:
     """True if attention holds the scores of one block of queries at a time."""
     return not uses_cudnn(spec) and spec.execution.attention not in KEEPS_SCORES
+
+
+def _is_in_chunks(spec: RunSpec) -> bool:
+    """True if attention by blocks reads several chunks of the sequence in a loop."""
+    return is_by_blocks(spec) and spec.batch.sequence_length / spec.mesh["context"] > CHUNK_OF_QUERIES
 
 
 def _cross_late(spec: RunSpec) -> bool:

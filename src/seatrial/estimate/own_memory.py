@@ -7,7 +7,7 @@ the buffers that it assigns (`--xla_dump_to`).
                  the tables those gradients that are not yet split, or what they are made of
     head         all that is kept; the output head's weights, their gradient, the logits of a chunk and their gradient
     forward      of a pipeline: all that is kept, and a stage's weights as they are computed with
-    update       all gradients, and the largest twice more while moments are changed into another format
+    update       all gradients, and the largest as the backward pass made it, or twice more while moments change format
 
 Layers that are not scanned free what they keep as their gradients come, and hold other things (`_unrolled`). A pipeline
 keeps the activations of all micro-batches of a step, and what enters and leaves the stages with them.
@@ -19,7 +19,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seatrial.estimate import flops, hardware, own_layer
-from seatrial.estimate.layer_memory import BYTES, keeps_attention, layer_activations, layer_sizes, layers_in_flight
+from seatrial.estimate.layer_memory import (
+    BYTES,
+    keeps_attention,
+    layer_activations,
+    layer_sizes,
+    layers_in_flight,
+    most_layers,
+)
 from seatrial.estimate.own_layer import adds_in_place
 from seatrial.spec import RunSpec
 
@@ -28,8 +35,8 @@ CHUNK_TOKENS, MOST_CHUNK_TOKENS = 1024, 8192
 LOGIT_BYTES = 10  # by which the number of these tokens is chosen: float32, their exponentials and their gradient
 PLANNED = 0.8  # of the device's memory is what XLA plans a step with
 # Of what layers that are not scanned recompute, the share that waits until gradients of weights are made of it, by what
-# crosses the network. Guessed from 5, 2 and 2 compiled steps, which have 0.43 to 0.47, 0.42 and 0.7, 0.5 and 1.
-WAITING = {"gradients": 0.44, "context": 0.72, "tokens": 0.75}
+# crosses the network. Guessed from 5, 2 and 2 compiled steps, which have 0.43 to 0.47, 0.44 and 0.7, 0.56 and nothing.
+WAITING = {"gradients": 0.44, "context": 0.72, "tokens": 0.56}
 
 
 def chunk_tokens(spec: RunSpec) -> int:
@@ -74,7 +81,7 @@ class OwnMemory:
         else:
             yield from self._unrolled(gradient, kept)
         if (share := self._share_before_the_sum()) < 1:
-            yield gradient * (1 + share), 0.0, 0.0
+            yield gradient, 0.0, share * self._largest()
         if spec.precision.optimizer_dtype != "float32":  # moments of which a device has a part only, with ZeRO-1
             zero = spec.mesh["data"] if spec.parallelism.zero1 else 1
             yield gradient + self._added(), 0.0, 2 * self._largest() / zero
@@ -97,10 +104,14 @@ class OwnMemory:
         """`moments` of a pipeline: of the backward pass, the head, the forward pass, and between these two.
 
         What enters the first stage and leaves the last of all micro-batches is there once in the backward pass, twice
-        in the forward pass; at its end, JAX picks the last stage's in a third place.
+        in the forward pass; at its end, JAX picks the last stage's in a third place. The backward pass cuts what a tick
+        has kept out of what all have, and has of the tables only the head's gradient, before fsdp splits it.
         """
-        ends = _between_stages(self.spec, self.tokens) * BYTES[self.spec.precision.compute_dtype]
-        yield gradient + self._added(), kept + ends, max(self._layer_at_work() + self._tables(), 0.0)
+        spec = self.spec
+        ends = _between_stages(spec, self.tokens) * BYTES[spec.precision.compute_dtype]
+        of_layers = self.layers / spec.mesh["fsdp"] * BYTES[spec.precision.gradient_dtype]
+        tick = most_layers(spec) / spec.parallelism.virtual_pipeline * self.tokens * layer_activations(spec, own=True)
+        yield of_layers + self._added(), kept + tick + ends, self._layer_at_work() + self._table()
         yield 0.0, kept, self._head_at_work()
         yield 0.0, kept + 3 * ends, 0.0
         if gathered := self._gathered():
@@ -236,15 +247,12 @@ class OwnMemory:
         """Gradients of the tables beside their place among all gradients, while the layers' are made.
 
         With fsdp, the head's until XLA sums them over the network together at the end of the step, and zeros for the
-        embedding's; of a pipeline one. Where the logits of all tokens are there at once, XLA makes the head's at the
-        end, and keeps what it is made of. Without fsdp, and where nothing is summed over devices, what the embedding's
-        gradient will take serves the layers before.
+        embedding's. Where the logits of all tokens are there at once, XLA makes the head's at the end, and keeps what
+        it is made of. Without fsdp, and where nothing is summed over devices, what the embedding's gradient will take
+        serves the layers before.
         """
-        spec, table = self.spec, self._table()
-        is_tied, is_staged = spec.model.tied_embeddings, spec.mesh["pipeline"] > 1
+        spec, table, is_tied = self.spec, self._table(), self.spec.model.tied_embeddings
         if spec.mesh["fsdp"] > 1:
-            if is_staged:
-                return table
             if not spec.execution.scan_layers:
                 return table if is_tied else 2 * table
             if self._has_loop_over_logits():
@@ -259,12 +267,15 @@ class OwnMemory:
     def _zeros_beside_the_head(self) -> float:
         """Zeros for the embedding's gradient, which XLA makes with those for the head's, where that takes a loop.
 
-        With fsdp, and where gradients are not added in place. Of one pass with tied embeddings, the embedding's
-        gradient is added to the head's, and there are none.
+        With fsdp, and where gradients are not added in place. With fsdp and tied embeddings in float32, the embedding's
+        gradient of a pass is added to the head's, and there are none.
         """
         spec = self.spec
-        is_one = spec.accumulation_steps == 1
-        has_none = is_one and spec.model.tied_embeddings if spec.mesh["fsdp"] > 1 else is_one or adds_in_place(spec)
+        in_place, is_float32 = adds_in_place(spec), spec.precision.params_dtype == "float32"
+        if spec.mesh["fsdp"] > 1:
+            has_none = spec.model.tied_embeddings and is_float32 and not in_place
+        else:
+            has_none = spec.accumulation_steps == 1 or in_place
         return self._table() if self._has_loop_over_logits() and not has_none else 0.0
 
     def _has_loop_over_logits(self) -> bool:
@@ -279,11 +290,9 @@ class OwnMemory:
     def _added(self) -> float:
         """The gradients that are about to be added to their sum."""
         spec = self.spec
-        virtual = spec.parallelism.virtual_pipeline
-        if spec.mesh["pipeline"] > 1 and virtual > 1 and spec.mesh["fsdp"] == 1:  # weights, too, in the order of chunks
-            each = 2 * self.layers * BYTES["float32"]
-        elif spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
-            each = self.layers / virtual * BYTES["float32"]
+        if spec.mesh["pipeline"] > 1:  # a tick's, of all the stage; of several chunks the weights, too, in their order
+            copies = 1 if spec.parallelism.virtual_pipeline == 1 else 2
+            each = copies * self.layers * BYTES["float32"]
         elif spec.accumulation_steps > 1:  # in place, the gradients of layers that are scanned are a layer's
             in_place = adds_in_place(spec) and spec.execution.scan_layers
             each = (self.held - self.layers * in_place) * BYTES[spec.precision.params_dtype]
