@@ -32,6 +32,7 @@ def test_a_call_takes_as_long_as_its_work() -> None:
 
 def test_products_of_every_format_and_kind_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "CPU_SHAPES", ())
+    monkeypatch.setattr(calibrate, "CPU_HEADS", ())
     monkeypatch.setattr(calibrate, "CPU_SHAPES_TOGETHER", ((64, 32, 128),))
     found = list(calibrate.measure_products("cpu", on_cpu=True))
     assert {(each["number_format"], each["kind"]) for each in found} == {

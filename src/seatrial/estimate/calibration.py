@@ -25,7 +25,9 @@ OF_NODE = 0  # the fast links connect the devices of a node
 LOW, HIGH, CERTAINTY = 0.86, 1.45, "the range of 18 measured steps on one processor"
 MOST_SMALL, MOST_HEAD = 300.0, 600.0  # that a product's dimension or a head can seem to be larger by
 MOST_FACTOR = 10.0  # between an operator measured alone and within a step
-BELIEVED = 0.3  # how much one operator's measurement weighs beside a step's
+# How much one operator's measurement weighs beside a step's; and a guess: a loop over memory is none of the loops of
+# layers, and between two kernels there is a gap of some microseconds.
+BELIEVED, LITTLE, GAP = 0.3, 0.03, 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,38 +182,37 @@ def _search(off: Callable[[Sequence[float]], float], start: Sequence[float], mos
 
 
 def _from_steps(profile: Profile, formats: Sequence[str], steps: Sequence[MeasuredStep]) -> Profile:
-    """Bytes moved by format, optimizer, gaps and what operators take longer or shorter within a step."""
-    names = [*(f"operators {name}" for name in formats), *(f"moved {name}" for name in formats), "optimizer", "gaps"]
+    """Bytes moved, optimizer, gaps, and how much longer or shorter operators take within a step."""
+    names = [*(f"products {name}" for name in formats), ATTENTION, MOVED, OPTIMIZER, LAUNCHES]
     rows, goals = [], []
     for step in steps:
         work, time = work_of(step.spec, OWN), predict(step.spec, OWN, profile)
         if time is None:
             raise ValueError(f"no rate of {profile.device} is known for {step.spec.precision.compute_dtype}")
         row = dict.fromkeys(names, 0.0)
-        row[f"operators {work.attention_format}"] = time.seconds[MATRIX] + time.seconds[ATTENTION]
-        row[f"moved {work.attention_format}"] = time.seconds[MOVED]
-        row["optimizer"] = time.seconds[OPTIMIZER]
-        row["gaps"] = work.kernels * 1e-5
+        row |= {name: time.seconds[name] for name in (ATTENTION, MOVED, OPTIMIZER)}
+        row[f"products {work.attention_format}"] = time.seconds[MATRIX]
+        row[LAUNCHES] = work.kernels * GAP
         rows.append([row[name] / step.seconds for name in names])
         goals.append(1.0)
     for i, name in enumerate(names):  # what was measured alone is believed, too; a copy is no fused loop
-        weight = {"operators": BELIEVED, "optimizer": BELIEVED}.get(name.partition(" ")[0], 0.02)
+        weight = LITTLE if name in (MOVED, LAUNCHES) else BELIEVED
         rows.append([weight if j == i else 0.0 for j in range(len(names))])
         goals.append(weight)
     factors = dict(zip(names, _least_squares(rows, goals), strict=True))
     factors = {name: min(max(factor, 1 / MOST_FACTOR), MOST_FACTOR) for name, factor in factors.items()}
 
-    def scaled(rates: Mapping[str, Rate]) -> dict[str, Rate]:
-        return {
-            name: replace(rate, flops_per_second=rate.flops_per_second / factors[f"operators {name.partition('/')[0]}"])
-            for name, rate in rates.items()
-        }
+    def scaled(rate: Rate, factor: float) -> Rate:
+        return replace(rate, flops_per_second=rate.flops_per_second / factor)
 
     return replace(
-        profile, products=scaled(profile.products), attention=scaled(profile.attention),
-        moved={name: profile.memory_bytes_per_second / factors[f"moved {name}"] for name in formats},
-        optimizer_bytes_per_second=profile.optimizer_bytes_per_second / factors["optimizer"],
-        launch_seconds=1e-5 * factors["gaps"],
+        profile,
+        products={name: scaled(rate, factors[f"products {name.partition('/')[0]}"])
+                  for name, rate in profile.products.items()},
+        attention={name: scaled(rate, factors[ATTENTION]) for name, rate in profile.attention.items()},
+        moved=dict.fromkeys(formats, profile.memory_bytes_per_second / factors[MOVED]),
+        optimizer_bytes_per_second=profile.optimizer_bytes_per_second / factors[OPTIMIZER],
+        launch_seconds=GAP * factors[LAUNCHES],
     )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ def _computed(work: Work, profile: Profile) -> dict[str, float]:
 
 
 def _product_seconds(product: Product, profile: Profile) -> float:
-    rate = profile.product(product.number_format, product.kind)
+    rate = profile.product(product.number_format, product.kind, product.is_head)
     if rate is None:
         return math.inf
     m, k, n = product.m, product.k, product.n

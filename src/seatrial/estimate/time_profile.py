@@ -23,6 +23,7 @@ from typing import Any
 from seatrial.estimate.hardware import GB, Device
 
 VERSION = 2
+HEAD = "head/"  # before the kind of a product of the output head
 ATTENTION_FORWARD, ATTENTION_BACKWARD = "forward", "backward"
 
 
@@ -52,12 +53,12 @@ class Profile:
     """A device's constants.
 
     `products` and `attention` are by format ("bfloat16"), and where they differ by format and kind
-    ("bfloat16/weight_gradient", "bfloat16/backward"). `domain` is how many devices the fast links connect. `hides`: by
-    mesh axis the share of communication that computing can hide; `felt` is how much of the hidden time it takes all the
-    same. `host`: a processor, on which our own trainer's program is another one (`Work`), and which its devices share.
-    `shared`: for each part of a step, devices that are there at once → how much longer each takes than one alone;
-    `apart`: how much longer than that where they are processes of their own. `low` and `high`: between these multiples
-    of the estimate lie so many step times as `certainty` says.
+    ("bfloat16/weight_gradient", "bfloat16/head/forward", "bfloat16/backward"). `domain` is how many devices the fast
+    links connect. `hides`: by mesh axis the share of communication that computing can hide; `felt` is how much of the
+    hidden time it takes all the same. `host`: a processor, on which our own trainer's program is another one (`Work`),
+    and which its devices share. `shared`: for each part of a step, devices that are there at once → how much longer each
+    takes than one alone; `apart`: how much longer than that where they are processes of their own. `low` and `high`:
+    between these multiples of the estimate lie so many step times as `certainty` says.
     """
 
     device: str
@@ -83,7 +84,10 @@ class Profile:
     certainty: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)  # its sources, or versions and date of a measurement
 
-    def product(self, number_format: str, kind: str) -> Rate | None:
+    def product(self, number_format: str, kind: str, is_head: bool = False) -> Rate | None:
+        """The rate of a kind of product; the output head's, where it was measured."""
+        if is_head and (of_head := self.products.get(f"{number_format}/{HEAD}{kind}")):
+            return of_head
         return self.products.get(f"{number_format}/{kind}", self.products.get(number_format))
 
     def attention_rate(self, number_format: str, kind: str) -> Rate | None:

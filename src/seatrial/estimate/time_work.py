@@ -40,7 +40,7 @@ SCALES_OF_LAYER = 4  # all-reduces of a layer's largest values, where fp8 scales
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """Products [m, k] × [k, n] in a format, so many of them in a step."""
+    """Products [m, k] × [k, n] in a format, so many of them in a step; `is_head`: of the output head, which is wide."""
 
     kind: str
     number_format: str
@@ -48,6 +48,7 @@ class Product:
     k: float
     n: float
     times: float
+    is_head: bool = False
 
     @property
     def flops(self) -> float:
@@ -188,7 +189,7 @@ class _Count:
             (WEIGHT_GRADIENT, width, tokens, self.words),
         ):  # fmt: skip
             twice = 2 if kind == FORWARD and self.spec.objective.kind in ("dpo", "orpo") else 1
-            yield Product(kind=kind, number_format=head, m=m, k=k, n=n, times=self.passes * twice)
+            yield Product(kind=kind, number_format=head, m=m, k=k, n=n, times=self.passes * twice, is_head=True)
 
     def _head_tokens(self) -> float:
         """Of a pass, those whose loss this device computes: our own stages share them, else they are the last one's."""
@@ -202,21 +203,26 @@ class _Count:
         return forward * (2 if "context" in self.recomputed else 1), 2.5 * forward
 
     def _host(self) -> float:
-        """Bytes that our own trainer moves on a processor, beside those of `_moved`."""
+        """Bytes that our own trainer moves on a processor, whose layers compute in float32, beside those of `_moved`."""
         if not self.own:
             return 0.0
+        wider = self._numbers() * (BYTES["float32"] - self.compute) * self.tokens * self.layers
         kept = TIMES_KEPT * layer_activations(self.spec, own=True) * self.tokens * self.layers
         head = self.words * self.model.hidden_dim * CHUNK_BYTES * max(1.0, self._head_tokens() / TOKENS_OF_LOGITS)
-        return self.passes * (kept + head + STACK_BYTES * self.parameters)
+        return self.passes * (wider + kept + head + STACK_BYTES * self.parameters)
 
-    def _moved(self) -> float:
-        """Bytes read and written outside of products and attention."""
+    def _numbers(self) -> float:
+        """Numbers per token of a layer that are read and written outside of products and attention."""
         width, moved = self.model.hidden_dim / self.between, HEADS_MOVED * (self.query + self.key)
         inputs = 1 if self.model.activation == "swiglu" else 2 / 3
         forward = HIDDEN_FORWARD * width + moved + FFN_FORWARD * self.ffn * inputs
         backward = HIDDEN_BACKWARD * width + moved + FFN_BACKWARD * self.ffn * inputs
         again = forward if "rest" in self.recomputed else 0.0
-        numbers = (forward + backward + again) * self.compute
+        return forward + backward + again
+
+    def _moved(self) -> float:
+        """Bytes read and written outside of products and attention."""
+        numbers = self._numbers() * self.compute
         if self.format == "fp8":
             numbers += sum(QUANTIZE_BYTES * (i + o) for i, o in self._maps().values())
         of_layers = numbers * self.tokens * self.layers

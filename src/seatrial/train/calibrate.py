@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from seatrial.estimate.time_profile import HEAD
 from seatrial.estimate.time_work import blocks_over_pairs
 from seatrial.spec import Batch, Execution, MeshShape, ModelSpec, Parallelism, Precision, RunSpec, Topology, to_dict
 from seatrial.xla_flags import settle, settle_share
@@ -30,8 +31,10 @@ RUNS_TOGETHER = 7  # of processes, which must all do the same
 # Tokens, inputs and outputs: of the layers of small and of large models, of output heads, and few tokens.
 CPU_SHAPES = (
     (256, 256, 256), (1024, 256, 704), (2048, 192, 512), (512, 512, 512), (512, 1408, 512), (1024, 512, 1408),
-    (256, 1024, 2816), (512, 384, 8192),
+    (256, 1024, 2816), (128, 768, 768),
 )  # fmt: skip
+# Of output heads, as many tokens as a chunk of them has: wide ones are slower than a layer's.
+CPU_HEADS = ((512, 256, 4096), (512, 384, 16_384), (256, 512, 8192), (512, 512, 20_000))
 CPU_SHAPES_TOGETHER = ((512, 256, 704), (256, 512, 512), (512, 256, 4096))
 GPU_SHAPES = (
     (1024, 1024, 1024), (4096, 2048, 2048), (8192, 4096, 4096), (8192, 4096, 14_336), (8192, 14_336, 4096),
@@ -144,7 +147,9 @@ def _random(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Any:
 
 
 def measure_products(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
-    """Each product of a linear layer in each format; small ones several times in a loop, as layers come."""
+    """Each product of a linear layer in each format; small ones several times in a loop, as layers come. Of an output
+    head all three are those of one map: [m, k] hidden states and [k, n] words.
+    """
     import jax
     from jax import lax
 
@@ -152,15 +157,20 @@ def measure_products(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
 
     row = products_for(backend)
     formats = ("bfloat16", "float32") if on_cpu else ("bfloat16",)
-    of_cpu = CPU_SHAPES + CPU_SHAPES_TOGETHER if jax.local_device_count() == 1 else CPU_SHAPES_TOGETHER
+    alone = jax.local_device_count() == 1
+    of_cpu = CPU_SHAPES + CPU_SHAPES_TOGETHER if alone else CPU_SHAPES_TOGETHER
+    shapes = [("", shape) for shape in (of_cpu if on_cpu else GPU_SHAPES)]
+    shapes += [(HEAD, shape) for shape in CPU_HEADS if on_cpu and alone]
     for name in formats:
-        for m, k, n in of_cpu if on_cpu else GPU_SHAPES:
+        for where, (m, k, n) in shapes:
             times = max(1, min(16, int((1e9 if on_cpu else 1e11) / (2 * m * k * n))))
             for kind, left, right, of in (
                 ("forward", (m, k), (k, n), (m, k, n)),
+                ("input_gradient", (m, n), (k, n), (m, n, k)) if where else
                 ("input_gradient", (m, k), (n, k), (m, k, n)),
+                ("weight_gradient", (m, k), (m, n), (k, m, n)) if where else
                 ("weight_gradient", (k, m), (k, n), (m, k, n)),
-            ):
+            ):  # fmt: skip
                 product = getattr(row, kind)
                 xs, w = _random((times, *left), DTYPES[name]), _random(right, DTYPES[name], 1)
 
@@ -169,7 +179,12 @@ def measure_products(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
 
                 on, operands = on_all(looped, xs, w) if on_cpu else (looped, (xs, w))
                 each = seconds_of(on, *operands) / times
-                yield {"number_format": name, "kind": kind, **dict(zip("mkn", of, strict=True)), "seconds": each}
+                yield {
+                    "number_format": name,
+                    "kind": where + kind,
+                    **dict(zip("mkn", of, strict=True)),
+                    "seconds": each,
+                }
 
 
 def measure_attention(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
