@@ -74,7 +74,7 @@ def device(dice: random.Random) -> Profile:
     }
     return Profile(
         device="made-up", origin="here", products=products, attention=attention, memory_bytes_per_second=memory,
-        moved={"bfloat16": memory * dice.uniform(0.3, 1), "float32": memory * dice.uniform(0.5, 1)},
+        moved=dict.fromkeys(("bfloat16", "float32"), memory * dice.uniform(0.3, 1)),
         optimizer_bytes_per_second=memory * dice.uniform(0.6, 1.1), fast=link, slow=link, domain=0,
         launch_seconds=dice.uniform(1e-6, 2e-5), shared=shared, apart=dice.uniform(0.9, 1.2), host=True,
     )  # fmt: skip

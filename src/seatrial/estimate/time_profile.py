@@ -56,8 +56,8 @@ class Profile:
     ("bfloat16/weight_gradient", "bfloat16/head/forward", "bfloat16/backward"). `domain` is how many devices the fast
     links connect. `hides`: by mesh axis the share of communication that computing can hide; `felt` is how much of the
     hidden time it takes all the same. `host`: a processor, on which our own trainer's program is another one (`Work`),
-    and which its devices share. `shared`: for each part of a step, devices that are there at once → how much longer each
-    takes than one alone; `apart`: how much longer than that where they are processes of their own. `low` and `high`:
+    and which its devices share. `shared`: for each part of a step, devices that are there at once → how much longer it
+    takes than on one alone; `apart`: how much longer than that where they are processes of their own. `low` and `high`:
     between these multiples of the estimate lie so many step times as `certainty` says.
     """
 

@@ -203,7 +203,7 @@ class _Count:
         return forward * (2 if "context" in self.recomputed else 1), 2.5 * forward
 
     def _host(self) -> float:
-        """Bytes that our own trainer moves on a processor, whose layers compute in float32, beside those of `_moved`."""
+        """Bytes that our own trainer moves on a processor beside those of `_moved`: its layers compute in float32."""
         if not self.own:
             return 0.0
         wider = self._numbers() * (BYTES["float32"] - self.compute) * self.tokens * self.layers
