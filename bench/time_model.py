@@ -5,8 +5,10 @@
 Each round measures all that `seatrial calibrate --cpu` does, and between it the steps of `drawn` configurations, each
 in processes of its own that are started as the launcher starts trainers. So whatever else the machine does falls on all
 alike. Of what is measured in several rounds the median counts. A step's time is the mean of the faster half of its
-steps after warm-up. A prediction is right within 10 %; the goal is nine of ten. With another seed other configurations are
-drawn, to develop the model on: those of the default are held back for the figure, and only their result is written.
+steps after warm-up. A prediction is right within 10 %; the goal is nine of ten.
+
+With another seed other configurations are drawn, to develop the model on: those of the default are held back for the
+figure, and only their result is written.
 """
 
 from __future__ import annotations
