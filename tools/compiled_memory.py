@@ -1,6 +1,6 @@
 """Compares the memory that XLA reserves for steps of random configurations with `estimate.memory`.
 
-    python -m tools.compiled_memory draw 90 2029     # adds rows of a new seed to the table, without figures
+    python -m tools.compiled_memory draw 90 2030     # adds rows of a new seed to the table, without figures
     python -m tools.compiled_memory compile          # fills those that have none, one at a time; may be stopped
     python -m tools.compiled_memory estimate         # writes the estimates, and prints how near they come
 
@@ -36,7 +36,7 @@ from seatrial.spec.presets import MODELS
 
 TABLE = Path(__file__).parents[1] / "bench" / "results" / "compiled_memory.csv"
 TARGET = "h200"
-LAST_SEED = 2028  # of the draws in the table
+LAST_SEED = 2029  # of the draws in the table
 SPLITS = ("calibration", "held back")
 SCANNED = 0.9  # of the steps of few layers: each of the others takes minutes to compile
 LEAST, MOST = 1 * 2**30, 135 * 2**30  # what is drawn must need, by the estimate of that day: XLA squeezes what is more
