@@ -32,7 +32,7 @@ from seatrial.estimate.time_model import MOVED, OPTIMIZER
 from seatrial.estimate.time_profile import Profile
 from seatrial.spec import from_dict
 
-TIME_LIMIT_SECONDS = 1200.0  # of each process; a quiet machine takes about two minutes for all
+TIME_LIMIT_SECONDS = 1200.0  # of each process; two quiet cores take some minutes for all
 ENDS_SECONDS = 60.0  # how long a process may take to end after the first one has
 BUSY = 0.5  # of the cores in use before anything is measured
 # Virtual devices and processes that are measured together, as runs have them.

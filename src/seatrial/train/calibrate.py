@@ -85,21 +85,19 @@ class Small:
 
 STEPS = (
     Small(2, 256, 704, 4096, 256, 4),
-    Small(3, 512, 1408, 4096, 256, 2),
-    Small(2, 512, 1408, 4096, 512, 2, remat="full"),
+    Small(3, 512, 1408, 4096, 256, 2, remat="full"),
     Small(2, 256, 704, 16_384, 256, 2, accumulate=2),
     Small(4, 192, 512, 2048, 512, 4),
     Small(2, 768, 2048, 4096, 128, 2),
     Small(2, 256, 704, 4096, 256, 4, dtype="float32"),
-    Small(3, 512, 1408, 4096, 256, 2, dtype="float32", remat="full"),
-    Small(2, 256, 704, 16_384, 256, 2, dtype="float32", accumulate=2),
+    Small(3, 512, 1408, 4096, 256, 2, dtype="float32"),
     Small(4, 192, 512, 2048, 512, 4, dtype="float32", kv_share=3),
 )
 TOGETHER, TOGETHER_32 = Small(2, 256, 704, 4096, 256, 2), Small(2, 384, 1024, 8192, 256, 1, dtype="float32")
 # Of so many virtual devices: a model, and the axes of the mesh that halve.
 STEPS_TOGETHER: dict[int, tuple[tuple[Small, dict[str, int]], ...]] = {
-    2: ((TOGETHER, {"fsdp": 2}), (TOGETHER_32, {"data": 2}), (TOGETHER, {"tensor": 2})),
-    4: ((TOGETHER, {"data": 4}), (TOGETHER_32, {"fsdp": 4}), (TOGETHER, {"fsdp": 2, "tensor": 2})),
+    2: ((TOGETHER, {"fsdp": 2}), (TOGETHER_32, {"tensor": 2})),
+    4: ((TOGETHER, {"data": 4}), (TOGETHER_32, {"fsdp": 2, "tensor": 2})),
 }
 
 
@@ -141,9 +139,10 @@ def on_all(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[...,
 
 
 def _random(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Any:
-    import jax
+    import jax.numpy as jnp
+    import numpy as np
 
-    return jax.random.normal(jax.random.key(seed), shape, "float32").astype(dtype)
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32), dtype)  # nothing to compile
 
 
 def measure_products(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
