@@ -10,7 +10,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE := $(VENV)/coverage
 PARALLEL := --numprocesses auto --dist worksteal
-WAITING := --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist worksteal  # tests that wait more than they compute
 BENCHES := $(filter-out bench/record.py bench/gpu_train.py bench/plan_compile.py,$(wildcard bench/*.py))
 
 # A marker per extra, so that `make demo` waits for jax only, and not for what the tests need.
@@ -38,7 +37,7 @@ test: $(INSTALLED)test ## Run the tests, except the slow ones, and print their c
 	  [ $$status -ne 2 ] || echo "The coverage is below fail-under in pyproject.toml."; exit $$status
 
 test-slow: $(INSTALLED)test $(INSTALLED)test-publish ## Run the slow tests.
-	$(BIN)/python -m pytest -m slow $(WAITING) || [ $$? -eq 5 ]  # 5: no test is marked slow
+	$(BIN)/python -m pytest -m slow $(PARALLEL) || [ $$? -eq 5 ]  # 5: no test is marked slow
 
 # The plugin stands apart: every process that finds it beside jax would load its 380 MB.
 test-gpu-plan: $(INSTALLED)test ## Compile the step for a GPU without one; fetches 450 MB.

@@ -27,6 +27,7 @@ import psutil
 
 from tests.helpers.cluster.image import HOME, MOUNTED, image_store
 from tests.helpers.compiling import quick_variables
+from tests.helpers.processes import wait_until
 
 USER_HOME = Path.home()
 SLOTS = 32
@@ -243,8 +244,9 @@ class Node:
 
     def stop_sshd(self) -> None:
         """Ends the listening sshd; sessions go on."""
-        self.kill(int(self.path("/run/sshd.pid").read_text()))
-        self.path("/run/sshd.pid").unlink()
+        written = self.path("/run/sshd.pid")
+        self.kill(int(wait_until(lambda: written.exists() and written.read_text())))  # sshd listens before it writes it
+        written.unlink()
 
     def drop_sessions(self) -> None:
         """Kills the sshd processes behind open connections; what they have started goes on, without a terminal."""
