@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COPIED = ("src", "tests", "tools", "docs", "configs", "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
-CACHES = shutil.ignore_patterns("__pycache__", ".*_cache", "*.egg-info")
+CACHES = shutil.ignore_patterns(".*_cache", "*.egg-info")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.compiling import quick_variables
 from tests.helpers.guides import ANY, SECONDS, agrees, alike, environment, execute, follow, rewritten, steps
 from tests.helpers.processes import processes_with
 
@@ -52,7 +53,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("path", HERE)
 def test_a_guide_does_what_it_shows(path: Path, folder: Path) -> None:
-    follow(path, folder, environment(folder.parent))
+    follow(path, folder, environment(folder.parent) | quick_variables())
 
 
 README = ROOT / "README.md"

@@ -18,6 +18,7 @@ import pytest
 
 from seatrial.cli import app
 from seatrial.logs import FAMILIES
+from tests.helpers.compiling import quick_variables
 
 ROOT = Path(__file__).parents[1]
 
@@ -159,11 +160,11 @@ def test_the_readme_shows_what_the_demo_really_prints(tmp_path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     command = next(line for line in dry.stdout.splitlines() if "seatrial run" in line)
-    without_width = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | quick_variables()
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     done = subprocess.run(
         [sys.executable, "-m", "seatrial", *command.split()[1:]],
-        cwd=tmp_path, capture_output=True, text=True, check=False, env=without_width,
+        cwd=tmp_path, capture_output=True, text=True, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

@@ -12,7 +12,7 @@ import pytest
 
 from seatrial.events import Checkpoint, Eval, Event, Fault, RunEnded, RunStarted, Step, dumps
 from seatrial.metrics.record import records
-from seatrial.recording import Recording, Steps, merge
+from seatrial.recording import Recording, Steps, median, merge, shared
 
 ODD: dict[str, list[Any]] = {
     "seconds": [None, 1.5, 2, math.inf], "tokens": [None, 4096, 1 << 70], "loss": [None, 2.25, math.nan, -math.inf],
@@ -121,3 +121,19 @@ def test_attempts_by_columns_are_those_by_events(seed: int) -> None:
     attempts, left = attempts_of(events)
     assert [attempt.numbers for attempt in main.attempts] == attempts
     assert main.steps.numbers == left
+
+
+def test_the_median_is_numpys() -> None:
+    rng = np.random.default_rng(3)
+    for values in (
+        *(rng.normal(size=n) * 1e9 for n in range(1, 30)), *(rng.integers(0, 3, n) * 0.1 for n in range(1, 30)),
+        np.array([1.0, math.nan]), np.array([math.nan]), np.array([1.0, math.inf]), np.array([math.inf, math.inf]),
+    ):  # fmt: skip
+        assert repr(median(values)) == repr(float(np.median(values)))
+
+
+def test_steps_that_two_have_are_found_in_both() -> None:
+    for some, others, here, there in (
+        ([3, 4, 9], [3, 4, 9], [0, 1, 2], [0, 1, 2]), ([3, 4, 9], [1, 4, 5, 9], [1, 2], [1, 3]), ([3], [4], [], []),
+    ):  # fmt: skip
+        assert [each.tolist() for each in shared(np.array(some), np.array(others))] == [here, there]

@@ -1,4 +1,7 @@
-"""Prints, as JSON, the seconds of a step of the run whose spec is in a file, on virtual devices of this processor."""
+"""Prints, as JSON, the seconds of a step of the run whose spec is in a file, on virtual devices of this processor.
+
+step_seconds.py SPEC RUNS COORDINATOR NUMBER      (of several processes: where they meet, and which this is)
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,21 @@ from seatrial.xla_flags import settle
 
 
 def main() -> None:
-    spec = from_dict(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    devices = spec.topology.num_devices
+    path, runs, coordinator, number = sys.argv[1:5]
+    spec = from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    devices = spec.topology.devices_per_node
     settle(cpu_devices=devices)
     import jax  # late: it reads the flags when it is loaded
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
+    if spec.topology.num_nodes > 1:
+        jax.distributed.initialize(
+            coordinator_address=coordinator, num_processes=spec.topology.num_nodes, process_id=int(number)
+        )
     from seatrial.train.calibrate import step_seconds
 
-    print(json.dumps({"seconds": step_seconds(spec, runs=7)}))
+    print(json.dumps({"seconds": step_seconds(spec, runs=int(runs))}))
 
 
 if __name__ == "__main__":

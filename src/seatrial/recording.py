@@ -142,8 +142,18 @@ class Steps(Sequence[Step]):
     @property
     def numbers(self) -> list[int]:
         """The numbers of the steps."""
-        found: list[int] = self._fields["step"].tolist()
+        found: list[int] = self.number_column.tolist()
         return found
+
+    @property
+    def number_column(self) -> Column:
+        """The numbers of the steps as they are kept, for many at once."""
+        return self._fields["step"]
+
+    def rise_after(self, step: int) -> bool:
+        """True if the numbers of the steps, at least one, rise from this one on."""
+        numbers = self.number_column
+        return bool(numbers[0] > step and (numbers[1:] > numbers[:-1]).all())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -170,7 +180,7 @@ class Steps(Sequence[Step]):
         if column is None:
             return np.full(len(self), np.nan)
         try:
-            return column.astype(np.float64)  # None becomes NaN
+            return column.astype(np.float64, copy=False)  # None becomes NaN
         except OverflowError:  # whole numbers of any length
             return np.array([np.nan if value is None else _as_float(value) for value in column])
 
@@ -192,6 +202,22 @@ class Steps(Sequence[Step]):
     def at(self, places: Places) -> Steps:
         """The same steps where they stand in another recording."""
         return Steps(self.process, places, self._fields, self._reported)
+
+
+def median(values: Numbers) -> float:
+    """`np.median` of some values; of few, as each of thousands of ranks has them, that takes several times as long."""
+    ordered = np.sort(values)  # NaN comes last
+    low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
+    return math.nan if math.isnan(ordered[-1]) else (low + high) / 2
+
+
+def shared(some: Column, others: Column) -> tuple[Places, Places]:
+    """The places of the steps that two processes have, by their numbers, in the one and in the other."""
+    if np.array_equal(some, others):  # as they nearly always are, which is found out in no time
+        places = np.arange(len(some))
+        return places, places
+    _, here, there = np.intersect1d(some, others, assume_unique=True, return_indices=True)
+    return here, there
 
 
 def singly(events: Iterable[Event | Steps]) -> Iterator[Event]:
@@ -234,7 +260,10 @@ def _joined(parts: Sequence[Mapping[str, Column]], lengths: Sequence[int]) -> di
     """The columns of all parts, one part below the other."""
     found: dict[str, Column] = {}
     for name in dict.fromkeys(chain.from_iterable(parts)):
-        pieces = [part.get(name, np.full(n, _nothing(name), object)) for part, n in zip(parts, lengths, strict=True)]
+        pieces = [
+            part[name] if name in part else np.full(n, _nothing(name), object)
+            for part, n in zip(parts, lengths, strict=True)
+        ]
         one_kind = len({piece.dtype for piece in pieces}) == 1
         found[name] = np.concatenate(pieces if one_kind else [piece.astype(object) for piece in pieces])
     return found

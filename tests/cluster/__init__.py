@@ -7,6 +7,7 @@
         with faults.cable_out(second):
             ...
 
-A node may write to its own /tmp, /var/tmp, /run, /dev/shm and home, and to the cluster's `shared` folder. Everything
-else is this machine's, read-only: its programs, this Python and the project.
+A node may write to its own /tmp, /var/tmp, /run, /dev/shm and home, and to the cluster's folders `shared` and
+`compiled`, of which the second has what trainers of any cluster have compiled in this session. Everything else is this
+machine's, read-only: its programs, this Python and the project.
 """

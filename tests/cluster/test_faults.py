@@ -21,12 +21,12 @@ from seatrial.launch.transports import TRANSPORTS
 from tests.helpers.cluster import faults
 from tests.helpers.cluster.image import IMAGE
 from tests.helpers.cluster.nodes import Node
-from tests.helpers.cluster.person import Person, files_with, nothing_is_left, over, trainers
+from tests.helpers.cluster.person import STEP_SECONDS, Person, files_with, nothing_is_left, over, trainers
 from tests.helpers.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-HANG_SECONDS = 60.0  # of a run whose steps take no time
+HANG_SECONDS = STEP_SECONDS + 2  # of a run whose steps take no time
 
 
 def containers(node: Node) -> list[str]:
@@ -68,6 +68,7 @@ def test_a_link_that_loses_what_goes_one_way_is_found_by_the_steps_that_do_not_c
     make_person: Callable[..., Person],
 ) -> None:
     person = make_person(3, containers=False)
+    person.impatient = True
     _, second, third = person.cluster.nodes
     run = person.begin()
     with faults.dropped_from(third, second):
@@ -82,6 +83,7 @@ def test_a_link_that_loses_what_goes_one_way_is_found_by_the_steps_that_do_not_c
 
 def test_a_way_that_is_cut_to_all_hosts_ends_no_run(make_person: Callable[..., Person]) -> None:
     person = make_person(1, containers=False)
+    person.impatient = True
     (node,) = person.cluster.nodes
     config = person.endless(nodes=1)
     run = person.start(*person.on_hosts(config))
@@ -179,6 +181,7 @@ def make_person_with_a_small_disk(
 
         def make(nodes: int) -> Person:
             person = make_person(nodes, containers=False)
+            person.impatient = True
             person.out = disk / "run"
             stack.callback(person.cluster.__exit__)  # what writes there ends first
             return person
@@ -305,6 +308,7 @@ def test_a_container_whose_monitor_is_killed_has_died_and_not_failed_to_start(
 @pytest.mark.parametrize("ends", ["by itself", "stop"])
 def test_a_paused_container_is_named_and_not_left_behind(make_person: Callable[..., Person], ends: str) -> None:
     person = make_person(2)
+    person.impatient = True
     run = person.begin("--container", "podman", nodes=2)
     node = person.cluster.nodes[1]
     (name,) = containers(node)

@@ -17,6 +17,7 @@ from seatrial import events, recording
 from seatrial.commands.check import ConfigArguments
 from seatrial.commands.run import RunRequest, run
 from seatrial.launch.deadlines import Deadlines
+from tests.helpers.compiling import quick_flags
 from tests.helpers.processes import processes_with, wait_until
 from tests.helpers.tiny_runs import (
     CANARY,
@@ -162,7 +163,7 @@ def test_a_run_that_has_to_resume_stops_where_there_is_no_checkpoint(tmp_path: P
 
 
 def test_flags_of_the_shell_are_used_and_the_configuration_s_come_after_them(tmp_path: Path, run_dir: Path) -> None:
-    own = {"xla_cpu_enable_fast_math": "false", "xla_backend_optimization_level": "0"}
+    own = {**quick_flags(), "xla_cpu_enable_fast_math": "false"}
     config = write_config(tmp_path, steps=3, execution={"xla_flags": own})
     flags = f"--xla_dump_to={tmp_path / 'dump'} --xla_cpu_enable_fast_math=true"
     code, text = end_of(start(config, run_dir, XLA_FLAGS=flags), 200)

@@ -18,7 +18,15 @@ from seatrial.estimate.calibration import (
     completed,
     profile_of,
 )
-from seatrial.estimate.time_model import collective_seconds, predict
+from seatrial.estimate.time_model import (
+    ATTENTION,
+    LAUNCHES,
+    MATRIX,
+    MOVED,
+    OPTIMIZER,
+    collective_seconds,
+    predict,
+)
 from seatrial.estimate.time_profile import Link, Profile, Rate
 from seatrial.estimate.time_work import Collective
 from seatrial.spec import Batch, Execution, MeshShape, ModelSpec, Parallelism, Precision, RunSpec, Topology
@@ -26,8 +34,9 @@ from seatrial.spec import Batch, Execution, MeshShape, ModelSpec, Parallelism, P
 KINDS = ("forward", "input_gradient", "weight_gradient")
 
 
-def run(dice: random.Random, dtype: str, **mesh: int) -> RunSpec:
-    shape = MeshShape(**mesh)
+def run(dice: random.Random, dtype: str, processes: int = 1, **mesh: int) -> RunSpec:
+    shape, alone = MeshShape(**mesh), MeshShape()
+    within, across = (shape, alone) if processes == 1 else (alone, shape)
     hidden = 64 * dice.choice((4, 8, 12))
     model = ModelSpec(
         name="made-up", vocab_size=dice.choice((4096, 8192, 16_384)), hidden_dim=hidden,
@@ -39,7 +48,8 @@ def run(dice: random.Random, dtype: str, **mesh: int) -> RunSpec:
         name="made-up", dialect="native", model=model, steps=10,
         batch=Batch(sequence_length=dice.choice((128, 256, 512)), micro_batch_size=micro,
                     global_batch_size=micro * accumulate * shape.data * shape.fsdp),
-        topology=Topology(devices_per_node=shape.product), parallelism=Parallelism(within_node=shape),
+        topology=Topology(num_nodes=processes, devices_per_node=within.product),
+        parallelism=Parallelism(within_node=within, across_nodes=across),
         precision=Precision(compute_dtype=dtype),  # type: ignore[arg-type]
         execution=Execution(remat=dice.choice(("none", "full"))),
     )  # fmt: skip
@@ -58,11 +68,15 @@ def device(dice: random.Random) -> Profile:
     }
     memory = dice.uniform(1e10, 4e10)
     link = Link(bytes_per_second=dice.uniform(2e9, 2e10), latency_seconds=dice.uniform(1e-5, 2e-4))
+    shared = {
+        part: {1: 1.0, 2: dice.uniform(1.0, 2.1), 4: dice.uniform(2.2, 4.2)}
+        for part in (MATRIX, ATTENTION, MOVED, OPTIMIZER, LAUNCHES)
+    }
     return Profile(
         device="made-up", origin="here", products=products, attention=attention, memory_bytes_per_second=memory,
-        moved={"bfloat16": memory * dice.uniform(0.3, 1), "float32": memory * dice.uniform(0.5, 1)},
-        optimizer_bytes_per_second=memory * dice.uniform(0.6, 1.1), fast=link, slow=link, domain=10**6,
-        launch_seconds=dice.uniform(1e-6, 2e-5), shared={1: 1.0, 2: dice.uniform(1.6, 2.1), 4: dice.uniform(3.2, 4.2)},
+        moved=dict.fromkeys(("bfloat16", "float32"), memory * dice.uniform(0.3, 1)),
+        optimizer_bytes_per_second=memory * dice.uniform(0.6, 1.1), fast=link, slow=link, domain=0,
+        launch_seconds=dice.uniform(1e-6, 2e-5), shared=shared, apart=dice.uniform(0.9, 1.2), host=True,
     )  # fmt: skip
 
 
@@ -82,29 +96,35 @@ def measurements(dice: random.Random, real: Profile, noise: float) -> Measuremen
     return Measurements(
         products=tuple(
             MeasuredProduct(number_format=name, kind=kind, m=m, k=k, n=n,
-                            seconds=seen(real.products[f"{name}/{kind}"].seconds(m, k, n)))
-            for name in formats for kind in KINDS for m, k, n in shapes
+                            seconds=seen(real.products[f"{name}/{kind}"].seconds(m, k, n)
+                                         * real.slowdown(MATRIX, devices)), devices=devices)
+            for devices in (1, 2, 4) for name in formats for kind in KINDS for m, k, n in shapes
         ),
         attention=tuple(
             MeasuredAttention(number_format=name, kind=kind, head_dim=K, flops=1e9, seconds=seen(
-                1e9 * (1 + real.attention[f"{name}/{kind}"].k / K) / real.attention[f"{name}/{kind}"].flops_per_second))
-            for name in formats for kind in ("forward", "backward") for K in (32, 64, 128)
+                1e9 * (1 + real.attention[f"{name}/{kind}"].k / K) / real.attention[f"{name}/{kind}"].flops_per_second
+                * real.slowdown(ATTENTION, devices)), devices=devices)
+            for devices in (1, 2, 4) for name in formats for kind in ("forward", "backward") for K in (32, 64, 128)
         ),
         collectives=tuple(
             MeasuredCollective(kind=kind, devices=n, total_bytes=size, seconds=seen(collective_seconds(
                 Collective(axis="data", kind=kind, total_bytes=size, times=1),
-                run(dice, "bfloat16", data=n), real) * real.slowdown(n)))
-            for n in (2, 4) for kind in ("all-reduce", "all-gather") for size in (1e5, 4e6)
+                run(dice, "bfloat16", processes, data=n), real)), processes=processes)
+            for n, processes in ((2, 1), (4, 1), (2, 2)) for kind in ("all-reduce", "all-gather") for size in (1e5, 4e6)
         ),
         steps=tuple(
             MeasuredStep(spec=spec, seconds=seen(seconds(spec, real)))
             for spec in (
                 *(run(dice, dtype) for dtype in formats for _ in range(4)),
                 *(run(dice, "bfloat16", **{axis: n}) for n in (2, 4) for axis in ("data", "fsdp")),
+                *(run(dice, "bfloat16", 2, **{axis: 2}) for axis in ("data", "fsdp")),
             )
         ),
         memory_bytes_per_second=real.memory_bytes_per_second,
         optimizer_bytes_per_second=seen(real.optimizer_bytes_per_second),
+        together={n: {MOVED: real.memory_bytes_per_second / real.slowdown(MOVED, n),
+                      OPTIMIZER: real.optimizer_bytes_per_second / real.slowdown(OPTIMIZER, n)} for n in (1, 2, 4)},
+        host=True,
     )  # fmt: skip
 
 
@@ -119,11 +139,11 @@ def test_steps_that_were_not_measured_are_predicted(seed: int) -> None:
     ]
     assert statistics.median(map(abs, off)) < 0.04
     assert sum(abs(each) <= 0.10 for each in off) >= 36
-    together = [
-        seconds(spec, found) / seconds(spec, real) - 1
-        for spec in (run(dice, "bfloat16", **{dice.choice(("data", "fsdp")): dice.choice((2, 4))}) for _ in range(40))
-    ]
-    assert statistics.median(map(abs, together)) < 0.10
+    for processes, sizes in ((1, (2, 4)), (2, (2,))):
+        meshes = [{dice.choice(("data", "fsdp")): dice.choice(sizes)} for _ in range(40)]
+        specs = [run(dice, "bfloat16", processes, **mesh) for mesh in meshes]
+        together = [seconds(spec, found) / seconds(spec, real) - 1 for spec in specs]
+        assert statistics.median(map(abs, together)) < 0.10
 
 
 def test_what_one_machine_cannot_show_is_published() -> None:

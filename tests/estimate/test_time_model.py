@@ -15,7 +15,7 @@ from seatrial.estimate.layouts import layouts
 from seatrial.estimate.levers import levers
 from seatrial.estimate.time_model import StepTime, collective_seconds, group_sizes, predict
 from seatrial.estimate.time_profile import Link, Profile, Rate
-from seatrial.estimate.time_work import Collective, work_of
+from seatrial.estimate.time_work import Collective, blocks_over_pairs, work_of
 from seatrial.spec import MeshShape, Objective, Parallelism, Precision, RunSpec, Topology, uneven_splits
 from seatrial.spec.presets import MODELS
 from tests.helpers.compiled import spec_of
@@ -228,15 +228,38 @@ def test_no_rate_no_time() -> None:
 
 def test_a_profile_survives_being_written() -> None:
     assert PROFILE is not None
-    own = replace(PROFILE, shared={1: 1.0, 4: 3.5})
+    own = replace(PROFILE, shared={"optimizer": {1: 1.0, 4: 3.5}})
     assert time_profile.from_dict(time_profile.as_dict(own)) == own
     with pytest.raises(ValueError, match="version"):
         time_profile.from_dict({**time_profile.as_dict(own), "v": 99})
 
 
 def test_devices_that_share_a_processor_are_slower_together() -> None:
-    own = replace(PLAIN, shared={1: 1.0, 2: 2.0, 8: 8.0})
-    assert [own.slowdown(n) for n in (1, 2, 4, 8, 16)] == pytest.approx([1, 2, 4, 8, 16])
+    own = replace(PLAIN, shared={"attention": {1: 1.0, 2: 2.0, 8: 8.0}})
+    assert [own.slowdown("attention", n) for n in (1, 2, 4, 8, 16)] == pytest.approx([1, 2, 4, 8, 16])
+    assert own.slowdown("optimizer", 8) == 1.0
+    spec = topology(4, 2, {"fsdp": 4}, {"data": 2})
+    alone, together, apart = (timed(spec, profile).seconds for profile in (PLAIN, own, replace(own, apart=1.5)))
+    assert together["attention"] == pytest.approx(8 * alone["attention"])
+    assert together["matrix products"] == pytest.approx(alone["matrix products"])
+    assert apart["matrix products"] == pytest.approx(1.5 * alone["matrix products"])
+
+
+def test_on_a_processor_attention_goes_by_blocks() -> None:
+    """Of 256 tokens in two blocks of 128: three of four pairs, where the causal half is two; of 128 all."""
+    assert [blocks_over_pairs(length) for length in (64, 128, 256, 1024, 8192)] == pytest.approx(
+        [2.0, 2.0, 1.5, 1.125, 1 + 256 / 8192]
+    )
+    assert blocks_over_pairs(1024, window=256) == pytest.approx((224 + 64) / 224)
+    spec, host = spec_of("llama3.2-1b", 1, 1024), replace(PLAIN, host=True)
+    device, processor = (timed(spec, profile).seconds for profile in (PLAIN, host))
+    assert processor["attention"] == pytest.approx(1.125 * device["attention"])
+    assert processor["memory-bound"] > device["memory-bound"]
+
+
+def test_the_fast_links_connect_a_node_where_that_is_all_that_is_known() -> None:
+    assert group_sizes(topology(4, 2, {"fsdp": 4}, {"fsdp": 2}), "fsdp", 0) == (4, 2)
+    assert group_sizes(topology(4, 2, {"fsdp": 4}, {"data": 2}), "data", 0) == (1, 2)
 
 
 # --- published runs ---------------------------------------------------------------------------------------------------

@@ -18,3 +18,9 @@ def quick_flags() -> dict[str, str]:
     """Those of XLA's flags for it that the installed jaxlib knows; newer ones do not know all."""
     known = xla_flags.known(_QUICK)
     return {name: value for name, value in _QUICK.items() if name in known}
+
+
+def quick_variables() -> dict[str, str]:
+    """The same for a process that is started, as its environment says it."""
+    flags = " ".join(f"--{name}={value}" for name, value in quick_flags().items())
+    return {"XLA_FLAGS": flags, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(COMPILED)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
 
 from hypothesis import given
@@ -81,3 +82,20 @@ def test_every_rank_prints_and_the_run_is_told_once() -> None:
         for rank in range(16)
     ]
     assert [step.step for step in steps(both(text))] == [1, 10, 20, 30]
+
+
+def test_other_codes_than_those_of_the_line_before_change_nothing() -> None:
+    """Codes that differ from line to line, stand within values, or are none; quiet lines and the end between."""
+    made = random.Random(3)
+    line = {"norm": 0.5, "gib": 66.91, "percent": 84.51, "tps": 9050.0, "tflops": 430.5, "mfu": 43.05}
+    log = []
+    for n in range(1, 900):
+        text = write({"step": n, "loss": 12 - n / 200, **line}, colours=n % 300 < 250)
+        if made.random() < 0.02:
+            place, code = (
+                made.randrange(len(text)),
+                made.choice(["\x1b[0m", "\x1b", "\x1b]0;t\x07", "\x1b[0 q", "\x1b]0;"]),
+            )
+            text = text[:place] + code + text[place:]
+        log += [text, *(["\x1b[33mquiet\x1b[0m"] if made.random() < 0.02 else [])]
+    both([*log, "[titan] 2026-02-24 20:46:17,508 - root - INFO - Training completed"])

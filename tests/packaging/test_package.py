@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import seatrial
+from tests.helpers.compiling import quick_variables
 
 ROOT = Path(__file__).parents[2]
 SHARED = {
@@ -117,6 +118,7 @@ def installed(built: tuple[Path, Path], tmp_path: Path) -> Callable[..., subproc
         "PATH": f"{target}/bin:/usr/bin:/bin",
         "PYTHONPATH": str(site),
         "LC_ALL": "C.UTF-8",
+        **quick_variables(),
     }
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

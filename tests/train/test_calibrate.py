@@ -31,7 +31,9 @@ def test_a_call_takes_as_long_as_its_work() -> None:
 
 
 def test_products_of_every_format_and_kind_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "CPU_SHAPES", ((64, 32, 128),))
+    monkeypatch.setattr(calibrate, "CPU_SHAPES", ())
+    monkeypatch.setattr(calibrate, "CPU_HEADS", ())
+    monkeypatch.setattr(calibrate, "CPU_SHAPES_TOGETHER", ((64, 32, 128),))
     found = list(calibrate.measure_products("cpu", on_cpu=True))
     assert {(each["number_format"], each["kind"]) for each in found} == {
         (name, kind) for name in ("bfloat16", "float32") for kind in ("forward", "input_gradient", "weight_gradient")
@@ -39,10 +41,12 @@ def test_products_of_every_format_and_kind_are_measured(monkeypatch: pytest.Monk
     assert all((each["m"], each["k"], each["n"]) == (64, 32, 128) and each["seconds"] > 0 for each in found)
 
 
-def test_attention_counts_the_causal_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "CPU_ATTENTION", ((2, 64, 4, 2, 16),))
+def test_attention_counts_what_its_blocks_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two blocks of 128 queries: three quarters of all pairs."""
+    monkeypatch.setattr(calibrate, "CPU_ATTENTION", ())
+    monkeypatch.setattr(calibrate, "CPU_ATTENTION_TOGETHER", ((2, 256, 4, 2, 16),))
     forward = [each for each in calibrate.measure_attention("cpu", on_cpu=True) if each["kind"] == "forward"]
-    assert [each["flops"] for each in forward] == [4 * 2 * 64 * 64 / 2 * 4 * 16] * 2
+    assert [each["flops"] for each in forward] == [4 * 2 * 256 * 256 * 0.75 * 4 * 16] * 2
 
 
 def test_the_loops_of_memory_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,27 +10,29 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.estimate.memory import OWN
-from seatrial.estimate.time_model import predict
+from seatrial.estimate.time_model import ATTENTION, COMMUNICATION, LAUNCHES, MATRIX, MOVED, OPTIMIZER, predict
 from seatrial.estimate.time_profile import Link, Profile, Rate
 from seatrial.estimate.time_work import work_of
 from seatrial.spec import RunSpec
 
-MANY = 1_000_000  # devices: all of a machine's are in one domain
+OF_NODE = 0  # the fast links connect the devices of a node
 # Between these multiples of the estimate lay 18 of 18 steps on one device that were not calibrated with
-# (`bench/time_model.py`); several virtual devices took up to 3.5 times the estimate, which no interval covers.
+# (`bench/time_model.py`), by the model before this one; of several virtual devices no interval is known yet.
 LOW, HIGH, CERTAINTY = 0.86, 1.45, "the range of 18 measured steps on one processor"
 MOST_SMALL, MOST_HEAD = 300.0, 600.0  # that a product's dimension or a head can seem to be larger by
 MOST_FACTOR = 10.0  # between an operator measured alone and within a step
-BELIEVED = 0.3  # how much one operator's measurement weighs beside a step's
+# How much one operator's measurement weighs beside a step's; and a guess: a loop over memory is none of the loops of
+# layers, and between two kernels there is a gap of some microseconds.
+BELIEVED, LITTLE, GAP = 0.3, 0.03, 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredProduct:
-    """A product [m, k] × [k, n]."""
+    """A product [m, k] × [k, n], on each of so many devices at once."""
 
     number_format: str
     kind: str
@@ -38,27 +40,41 @@ class MeasuredProduct:
     k: int
     n: int
     seconds: float
+    devices: int = 1
+
+    @property
+    def what(self) -> tuple[Any, ...]:
+        """The same on any number of devices."""
+        return self.number_format, self.kind, self.m, self.k, self.n
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredAttention:
-    """Causal attention with heads of `head_dim`; `flops` of the causal half."""
+    """Causal attention with heads of `head_dim`, on each of so many devices at once; `flops` of what it computes, on a
+    processor more than the causal half."""
 
     number_format: str
     kind: str
     head_dim: int
     flops: float
     seconds: float
+    devices: int = 1
+
+    @property
+    def what(self) -> tuple[Any, ...]:
+        """The same on any number of devices."""
+        return self.number_format, self.kind, self.head_dim, self.flops
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCollective:
-    """A collective of `total_bytes` over so many devices."""
+    """A collective of `total_bytes` over so many devices, which may stand in several processes."""
 
     kind: str
     devices: int
     total_bytes: float
     seconds: float
+    processes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,27 +91,32 @@ class Measurements:
     steps: tuple[MeasuredStep, ...]
     memory_bytes_per_second: float
     optimizer_bytes_per_second: float
+    # Number of devices → part of a step → bytes per second of each of so many devices at once.
+    together: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    host: bool = False
 
 
 def profile_of(found: Measurements, *, device: str, origin: str, facts: Mapping[str, Any]) -> Profile:
     """The profile that explains the measurements best. Raises ValueError where some are missing."""
     if not (found.products and found.attention and found.steps):
         raise ValueError("nothing was measured of products, attention or steps")
-    formats = sorted({each.number_format for each in found.products})
+    by_one = [each for each in found.products if each.devices == 1]
+    attended = [each for each in found.attention if each.devices == 1]
+    formats = sorted({each.number_format for each in by_one})
     products = {
-        f"{name}/{kind}": _product_rate([p for p in found.products if (p.number_format, p.kind) == (name, kind)])
-        for name, kind in sorted({(each.number_format, each.kind) for each in found.products})
+        f"{name}/{kind}": _product_rate([p for p in by_one if (p.number_format, p.kind) == (name, kind)])
+        for name, kind in sorted({(each.number_format, each.kind) for each in by_one})
     }
     attention = {
-        f"{name}/{kind}": _attention_rate([a for a in found.attention if (a.number_format, a.kind) == (name, kind)])
-        for name, kind in sorted({(each.number_format, each.kind) for each in found.attention})
+        f"{name}/{kind}": _attention_rate([a for a in attended if (a.number_format, a.kind) == (name, kind)])
+        for name, kind in sorted({(each.number_format, each.kind) for each in attended})
     }
     link = Link(bytes_per_second=found.memory_bytes_per_second, latency_seconds=0.0)
     first = Profile(
         device=device, origin=origin, products=products, attention=attention,
         memory_bytes_per_second=found.memory_bytes_per_second,
-        optimizer_bytes_per_second=found.optimizer_bytes_per_second, fast=link, slow=link, domain=MANY,
-        low=LOW, high=HIGH, certainty=CERTAINTY, facts=facts,
+        optimizer_bytes_per_second=found.optimizer_bytes_per_second, fast=link, slow=link, domain=OF_NODE,
+        host=found.host, low=LOW, high=HIGH, certainty=CERTAINTY, facts=facts,
     )  # fmt: skip
     alone = [step for step in found.steps if step.spec.topology.num_devices == 1]
     return _together(_from_steps(first, formats, alone), found)
@@ -161,38 +182,37 @@ def _search(off: Callable[[Sequence[float]], float], start: Sequence[float], mos
 
 
 def _from_steps(profile: Profile, formats: Sequence[str], steps: Sequence[MeasuredStep]) -> Profile:
-    """Bytes moved by format, optimizer, gaps and what operators take longer or shorter within a step."""
-    names = [*(f"operators {name}" for name in formats), *(f"moved {name}" for name in formats), "optimizer", "gaps"]
+    """Bytes moved, optimizer, gaps, and how much longer or shorter operators take within a step."""
+    names = [*(f"products {name}" for name in formats), ATTENTION, MOVED, OPTIMIZER, LAUNCHES]
     rows, goals = [], []
     for step in steps:
         work, time = work_of(step.spec, OWN), predict(step.spec, OWN, profile)
         if time is None:
             raise ValueError(f"no rate of {profile.device} is known for {step.spec.precision.compute_dtype}")
         row = dict.fromkeys(names, 0.0)
-        row[f"operators {work.attention_format}"] = time.seconds["matrix products"] + time.seconds["attention"]
-        row[f"moved {work.attention_format}"] = work.moved_bytes / profile.memory_bytes_per_second
-        row["optimizer"] = work.optimizer_bytes / profile.optimizer_bytes_per_second
-        row["gaps"] = work.kernels * 1e-5
+        row |= {name: time.seconds[name] for name in (ATTENTION, MOVED, OPTIMIZER)}
+        row[f"products {work.attention_format}"] = time.seconds[MATRIX]
+        row[LAUNCHES] = work.kernels * GAP
         rows.append([row[name] / step.seconds for name in names])
         goals.append(1.0)
     for i, name in enumerate(names):  # what was measured alone is believed, too; a copy is no fused loop
-        weight = {"operators": BELIEVED, "optimizer": BELIEVED}.get(name.partition(" ")[0], 0.02)
+        weight = LITTLE if name in (MOVED, LAUNCHES) else BELIEVED
         rows.append([weight if j == i else 0.0 for j in range(len(names))])
         goals.append(weight)
     factors = dict(zip(names, _least_squares(rows, goals), strict=True))
     factors = {name: min(max(factor, 1 / MOST_FACTOR), MOST_FACTOR) for name, factor in factors.items()}
 
-    def scaled(rates: Mapping[str, Rate]) -> dict[str, Rate]:
-        return {
-            name: replace(rate, flops_per_second=rate.flops_per_second / factors[f"operators {name.partition('/')[0]}"])
-            for name, rate in rates.items()
-        }
+    def scaled(rate: Rate, factor: float) -> Rate:
+        return replace(rate, flops_per_second=rate.flops_per_second / factor)
 
     return replace(
-        profile, products=scaled(profile.products), attention=scaled(profile.attention),
-        moved={name: profile.memory_bytes_per_second / factors[f"moved {name}"] for name in formats},
-        optimizer_bytes_per_second=profile.optimizer_bytes_per_second / factors["optimizer"],
-        launch_seconds=1e-5 * factors["gaps"],
+        profile,
+        products={name: scaled(rate, factors[f"products {name.partition('/')[0]}"])
+                  for name, rate in profile.products.items()},
+        attention={name: scaled(rate, factors[ATTENTION]) for name, rate in profile.attention.items()},
+        moved=dict.fromkeys(formats, profile.memory_bytes_per_second / factors[MOVED]),
+        optimizer_bytes_per_second=profile.optimizer_bytes_per_second / factors[OPTIMIZER],
+        launch_seconds=GAP * factors[LAUNCHES],
     )  # fmt: skip
 
 
@@ -214,40 +234,104 @@ def _least_squares(rows: Sequence[Sequence[float]], goals: Sequence[float]) -> l
 
 # --- several devices --------------------------------------------------------------------------------------------------
 
+REST = (MOVED, OPTIMIZER, LAUNCHES)  # parts of which devices share the processor alike
+
 
 def _together(profile: Profile, found: Measurements) -> Profile:
     """How much devices slow each other down, and their links; both from what was measured on several at once."""
-    counts = sorted({step.spec.topology.num_devices for step in found.steps} - {1})
-    if not counts:
-        return profile
-    link = _link(found.collectives) if found.collectives else profile.fast
-    shared = {1: 1.0}
+    inside = [each for each in found.collectives if each.processes == 1]
+    between = [each for each in found.collectives if each.processes > 1]
+    fast = _link(inside) if inside else profile.fast
+    profile = replace(profile, fast=fast, slow=_link(between) if between else fast)
+    virtual = [step for step in found.steps if step.spec.topology.num_nodes == 1]
+    counts = sorted({step.spec.topology.num_devices for step in virtual} - {1})
+    shared: dict[str, dict[int, float]] = {}
     for devices in counts:
-        ratios = []
-        for step in (step for step in found.steps if step.spec.topology.num_devices == devices):
-            linked = replace(profile, fast=link, slow=link, shared={})
-            if time := predict(step.spec, OWN, linked):
-                moved = sum(seconds for name, seconds in time.seconds.items() if name.startswith("communication"))
-                ratios.append(max(step.seconds - moved, 0.1 * step.seconds) / (time.step_seconds - moved))
-        shared[devices] = statistics.median(ratios)
-    # Collectives were measured on all devices at once: what they share is in the measurement already.
-    middle = counts[len(counts) // 2]
-    own = Link(
-        bytes_per_second=link.bytes_per_second * shared[middle], latency_seconds=link.latency_seconds / shared[middle]
-    )
-    return replace(profile, fast=own, slow=own, shared=shared)
+        steps = [step for step in virtual if step.spec.topology.num_devices == devices]
+        for part, factor in _slowdowns(profile, found, devices, steps).items():
+            shared.setdefault(part, {1: 1.0})[devices] = factor
+    if counts and inside:
+        shared[COMMUNICATION] = {1: 1.0} | {n: _off_link(inside, fast, n) for n in counts}
+    profile = replace(profile, shared=shared)
+    apart = [step for step in found.steps if step.spec.topology.num_nodes > 1]
+    return replace(profile, apart=statistics.median(_computing(profile, step) for step in apart)) if apart else profile
+
+
+def _slowdowns(profile: Profile, found: Measurements, devices: int, steps: Sequence[MeasuredStep]) -> dict[str, float]:
+    """How much longer each part takes on each of so many devices: as measured alone, and as steps say.
+
+    A product on all devices at once takes as long as their number says, for one keeps all cores busy. What one device
+    does on one core takes no longer on as many devices as there are cores.
+    """
+    alone = _measured_together(found, devices)
+    names = (MATRIX, ATTENTION, *REST)
+    rows: list[list[float]] = []
+    for step in steps:
+        time = predict(step.spec, OWN, profile)
+        if time is None:
+            continue
+        waits = 1 + work_of(step.spec, OWN).waits
+        links = sum(seconds for name, seconds in time.seconds.items() if name.startswith(COMMUNICATION))
+        seconds = {name: time.seconds.get(name, 0.0) * (waits if name in (MATRIX, ATTENTION, MOVED) else 1.0)
+                   for name in names}  # fmt: skip
+        left = max(step.seconds - links, 0.2 * step.seconds)
+        rows.append([
+            seconds[MATRIX] * alone[MATRIX] / left,
+            seconds[ATTENTION] * alone[ATTENTION] / left,
+            sum(seconds[name] * alone[name] for name in REST) / left,
+        ])  # fmt: skip
+    goals = [1.0] * len(rows)
+    for i in range(3):
+        rows.append([BELIEVED if j == i else 0.0 for j in range(3)])
+        goals.append(BELIEVED)
+    matrix, attention, rest = (max(factor, 1 / MOST_FACTOR) for factor in _least_squares(rows, goals))
+    factors = {MATRIX: matrix, ATTENTION: attention, **dict.fromkeys(REST, rest)}
+    return {name: factors[name] * alone[name] for name in names}
+
+
+def _measured_together(found: Measurements, devices: int) -> dict[str, float]:
+    """By part: the time of an operator on all of so many devices at once, over its time on one; the median of them."""
+
+    def ratio(measured: Sequence[Any]) -> float:
+        alone = {each.what: each.seconds for each in measured if each.devices == 1}
+        ratios = [each.seconds / alone[each.what] for each in measured if each.devices == devices]
+        return statistics.median(ratios) if ratios else float(devices)
+
+    rates = found.together.get(devices, {})
+    moved = found.memory_bytes_per_second / rates[MOVED] if MOVED in rates else float(devices)
+    update = found.optimizer_bytes_per_second / rates[OPTIMIZER] if OPTIMIZER in rates else float(devices)
+    return {MATRIX: ratio(found.products), ATTENTION: ratio(found.attention), MOVED: moved, OPTIMIZER: update,
+            LAUNCHES: moved}  # fmt: skip
+
+
+def _computing(profile: Profile, step: MeasuredStep) -> float:
+    """A measured step without its collectives, over the predicted one."""
+    time = predict(step.spec, OWN, profile)
+    if time is None:
+        return 1.0
+    links = sum(seconds for name, seconds in time.seconds.items() if name.startswith(COMMUNICATION))
+    return max(step.seconds - links, 0.2 * step.seconds) / (time.step_seconds - links)
+
+
+def _passing(each: MeasuredCollective, link: Link) -> float:
+    """Seconds of a collective round a ring."""
+    twice = 2 if each.kind == "all-reduce" else 1
+    sent = each.total_bytes * (each.devices - 1) / each.devices
+    return twice * (sent / link.bytes_per_second + (each.devices - 1) * link.latency_seconds)
+
+
+def _off_link(collectives: Sequence[MeasuredCollective], link: Link, devices: int) -> float:
+    """How much longer collectives of so many devices took than a link that serves all numbers of them says."""
+    ratios = [each.seconds / _passing(each, link) for each in collectives if each.devices == devices]
+    return statistics.median(ratios) if ratios else 1.0
 
 
 def _link(collectives: Sequence[MeasuredCollective]) -> Link:
     """Bandwidth and latency a hop that explain the collectives best."""
 
     def off(x: Sequence[float]) -> float:
-        total = 0.0
-        for each in collectives:
-            twice = 2 if each.kind == "all-reduce" else 1
-            sent = each.total_bytes * (each.devices - 1) / each.devices
-            total += math.log(twice * (sent / x[0] + (each.devices - 1) * x[1]) / each.seconds) ** 2
-        return total
+        link = Link(bytes_per_second=x[0], latency_seconds=x[1])
+        return sum(math.log(_passing(each, link) / each.seconds) ** 2 for each in collectives)
 
     start = [max(each.total_bytes / each.seconds for each in collectives), 1e-5]
     found = _search(off, start, [math.inf, math.inf])

@@ -21,7 +21,8 @@ from seatrial.estimate.time_work import Collective, Product, Work, work_of
 from seatrial.spec import AXES, RunSpec
 
 OPERAND_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
-OPTIMIZER = "optimizer"
+MATRIX, ATTENTION, MOVED, OPTIMIZER = "matrix products", "attention", "memory-bound", "optimizer"
+COMMUNICATION = "communication"  # of all axes; what devices share of a processor is in its measurement
 BUBBLE, LAUNCHES, NODES = "pipeline bubble", "launches", "waiting for other nodes"
 SCALES = "scales"
 # Axes whose collectives stand in the middle of a layer, which its products wait for; and engines that cut both to let
@@ -65,8 +66,11 @@ def predict(spec: RunSpec, engine: str, profile: Profile | None) -> StepTime | N
     formats_known = all(profile.product(each.number_format, each.kind) for each in work.products)
     if not formats_known or profile.attention_rate(work.attention_format, ATTENTION_FORWARD) is None:
         return None
-    slowdown = profile.slowdown(spec.topology.num_devices)
-    computed = {name: seconds * slowdown for name, seconds in _computed(work, profile).items()}
+    devices, apart = spec.topology.num_devices, profile.apart if spec.topology.num_nodes > 1 else 1.0
+    computed = {
+        name: seconds * profile.slowdown(name, devices) * apart for name, seconds in _computed(work, profile).items()
+    }
+    launches = work.kernels * profile.launch_seconds + profile.fixed_seconds
     layers = sum(seconds for name, seconds in computed.items() if name != OPTIMIZER)
     exposed, hidden = _communication(spec, work, profile, engine, layers)
     turns = layers + sum(exposed.get(axis, 0.0) for axis in INSIDE_LAYERS)
@@ -74,9 +78,9 @@ def predict(spec: RunSpec, engine: str, profile: Profile | None) -> StepTime | N
         **computed,
         **{_name(axis): seconds for axis, seconds in exposed.items()},
         BUBBLE: turns * work.waits,
-        LAUNCHES: work.kernels * profile.launch_seconds + profile.fixed_seconds,
+        LAUNCHES: launches * profile.slowdown(LAUNCHES, devices) * apart,
     }
-    nodes = max(1.0, spec.topology.num_devices / max(profile.domain, spec.topology.devices_per_node))
+    nodes = max(1.0, devices / max(profile.domain, spec.topology.devices_per_node))
     parts[NODES] = sum(parts.values()) * profile.jitter * math.log2(nodes)
     return StepTime(
         seconds={name: seconds for name, seconds in parts.items() if seconds > 0},
@@ -86,14 +90,15 @@ def predict(spec: RunSpec, engine: str, profile: Profile | None) -> StepTime | N
 
 
 def _name(axis: str) -> str:
-    return f"communication: {axis}"
+    return f"{COMMUNICATION}: {axis}"
 
 
 # --- computing --------------------------------------------------------------------------------------------------------
 
 
 def _computed(work: Work, profile: Profile) -> dict[str, float]:
-    attention = sum(
+    blocks, bytes_moved = (work.blocks, work.moved_bytes + work.host_bytes) if profile.host else (1.0, work.moved_bytes)
+    attention = blocks * sum(
         flops * (1 + rate.k / work.head_dim) / rate.flops_per_second
         for kind, flops in ((ATTENTION_FORWARD, work.attention_forward_flops),
                             (ATTENTION_BACKWARD, work.attention_backward_flops))
@@ -101,15 +106,15 @@ def _computed(work: Work, profile: Profile) -> dict[str, float]:
     )  # fmt: skip
     moved = profile.moved.get(work.attention_format, profile.memory_bytes_per_second)
     return {
-        "matrix products": sum(_product_seconds(each, profile) for each in work.products),
-        "attention": attention,
-        "memory-bound": work.moved_bytes / moved,
+        MATRIX: sum(_product_seconds(each, profile) for each in work.products),
+        ATTENTION: attention,
+        MOVED: bytes_moved / moved,
         OPTIMIZER: work.optimizer_bytes / profile.optimizer_bytes_per_second,
     }
 
 
 def _product_seconds(product: Product, profile: Profile) -> float:
-    rate = profile.product(product.number_format, product.kind)
+    rate = profile.product(product.number_format, product.kind, product.is_head)
     if rate is None:
         return math.inf
     m, k, n = product.m, product.k, product.n
@@ -124,6 +129,7 @@ def _product_seconds(product: Product, profile: Profile) -> float:
 def group_sizes(spec: RunSpec, axis: str, domain: int) -> tuple[int, int]:
     """Devices of an axis's group that stand in one domain of fast links, and the number of domains that it spans."""
     topology = spec.topology
+    domain = domain or topology.devices_per_node
     fast = spec.parallelism.within_node.resolve(topology.devices_per_node).sizes
     slow = spec.parallelism.across_nodes.resolve(topology.num_nodes).sizes
     if domain < topology.devices_per_node:  # neighbours along the last axes share a domain
@@ -145,7 +151,7 @@ def collective_seconds(collective: Collective, spec: RunSpec, profile: Profile) 
     """All collectives of this kind in a step, one after the other."""
     if collective.axis == SCALES:  # a few bytes: a tree's latency, up and down
         hops = 2 * math.ceil(math.log2(spec.data_parallel_size))
-        far = spec.topology.num_devices > max(profile.domain, 1)
+        far = spec.topology.num_devices > max(profile.domain or spec.topology.devices_per_node, 1)
         return collective.times * hops * (profile.slow if far else profile.fast).latency_seconds
     inside, domains = group_sizes(spec, collective.axis, profile.domain)
     if collective.kind == "permute":
@@ -168,7 +174,9 @@ def _communication(
     """
     each: dict[str, float] = {}
     for collective in work.collectives:
-        seconds = collective_seconds(collective, spec, profile) * profile.slowdown(spec.topology.num_devices)
+        seconds = collective_seconds(collective, spec, profile) * profile.slowdown(
+            COMMUNICATION, spec.topology.num_devices
+        )
         each[collective.axis] = each.get(collective.axis, 0.0) + seconds
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}

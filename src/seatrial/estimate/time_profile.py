@@ -22,7 +22,8 @@ from typing import Any
 
 from seatrial.estimate.hardware import GB, Device
 
-VERSION = 1
+VERSION = 2
+HEAD = "head/"  # before the kind of a product of the output head
 ATTENTION_FORWARD, ATTENTION_BACKWARD = "forward", "backward"
 
 
@@ -52,10 +53,12 @@ class Profile:
     """A device's constants.
 
     `products` and `attention` are by format ("bfloat16"), and where they differ by format and kind
-    ("bfloat16/weight_gradient", "bfloat16/backward"). `domain` is how many devices the fast links connect. `hides`: by
-    mesh axis the share of communication that computing can hide; `felt` is how much of the hidden time it takes all the
-    same. `shared`: devices that are there at once → how much longer each takes than one alone (virtual devices share a
-    processor). `low` and `high`: between these multiples of the estimate lie so many step times as `certainty` says.
+    ("bfloat16/weight_gradient", "bfloat16/head/forward", "bfloat16/backward"). `domain` is how many devices the fast
+    links connect. `hides`: by mesh axis the share of communication that computing can hide; `felt` is how much of the
+    hidden time it takes all the same. `host`: a processor, on which our own trainer's program is another one (`Work`),
+    and which its devices share. `shared`: for each part of a step, devices that are there at once → how much longer it
+    takes than on one alone; `apart`: how much longer than that where they are processes of their own. `low` and `high`:
+    between these multiples of the estimate lie so many step times as `certainty` says.
     """
 
     device: str
@@ -66,28 +69,33 @@ class Profile:
     optimizer_bytes_per_second: float
     fast: Link
     slow: Link
-    domain: int
+    domain: int  # 0: those of a node
+    host: bool = False
     launch_seconds: float = 0.0
     fixed_seconds: float = 0.0  # of a step, whatever it does
     moved: Mapping[str, float] = field(default_factory=dict)  # bytes per second by format, where they differ
     hides: Mapping[str, float] = field(default_factory=dict)
     felt: float = 0.0
     jitter: float = 0.0  # share of a step that is lost with each doubling of the nodes
-    shared: Mapping[int, float] = field(default_factory=dict)
+    shared: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    apart: float = 1.0
     low: float = 1.0
     high: float = 1.0
     certainty: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)  # its sources, or versions and date of a measurement
 
-    def product(self, number_format: str, kind: str) -> Rate | None:
+    def product(self, number_format: str, kind: str, is_head: bool = False) -> Rate | None:
+        """The rate of a kind of product; the output head's, where it was measured."""
+        if is_head and (of_head := self.products.get(f"{number_format}/{HEAD}{kind}")):
+            return of_head
         return self.products.get(f"{number_format}/{kind}", self.products.get(number_format))
 
     def attention_rate(self, number_format: str, kind: str) -> Rate | None:
         return self.attention.get(f"{number_format}/{kind}", self.attention.get(number_format))
 
-    def slowdown(self, devices: int) -> float:
-        """How much longer each of so many devices takes than one alone; between measured numbers by their ratio."""
-        known = sorted(self.shared.items())
+    def slowdown(self, part: str, devices: int) -> float:
+        """How much longer a part takes on each of so many devices than on one; between measured ones by their ratio."""
+        known = sorted(self.shared.get(part, {}).items())
         if not known:
             return 1.0
         if devices <= known[0][0]:
@@ -111,7 +119,9 @@ def from_dict(data: Mapping[str, Any]) -> Profile:
     given["products"] = {name: Rate(**rate) for name, rate in given["products"].items()}
     given["attention"] = {name: Rate(**rate) for name, rate in given["attention"].items()}
     given["fast"], given["slow"] = Link(**given["fast"]), Link(**given["slow"])
-    given["shared"] = {int(devices): value for devices, value in given["shared"].items()}
+    given["shared"] = {
+        part: {int(devices): value for devices, value in values.items()} for part, values in given["shared"].items()
+    }
     return Profile(**given)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from seatrial.estimate.layer_memory import BYTES, KEPT, PARTS
+from seatrial.estimate.layer_memory import BYTES, KEPT, PARTS, layer_activations
 from seatrial.estimate.memory import OWN
 from seatrial.spec import RunSpec
 
@@ -28,12 +28,19 @@ FFN_FORWARD, FFN_BACKWARD = 3.0, 5.0  # gate, up, their product; with the gradie
 LOGITS_BYTES = 22.0  # for each logit of a chunk: float32 written, read for the maximum, sum and gradient
 QUANTIZE_BYTES = 4.0  # for each number of a product's operands: read in two bytes, written in one, and transposed
 KERNELS_FORWARD, KERNELS_BACKWARD = 22, 36  # of a layer
+# On a processor our own trainer's program is another one. Attention goes by blocks of queries, each over all keys up to
+# its end (`train.blockwise_attention`, whose sizes these are). What a loop over layers keeps is filled with zeros,
+# copied, written and read; gradients of layers are filled with zeros, written and read again for a stack of them; the
+# output head's gradient is added up over chunks of tokens. None of that is fused with what comes before or after.
+LEAST_BLOCK, MOST_BLOCKS, CHUNK_OF_QUERIES = 128, 8, 2048
+TIMES_KEPT = 5.0
+STACK_BYTES, CHUNK_BYTES, TOKENS_OF_LOGITS = 16.0, 12.0, 512
 SCALES_OF_LAYER = 4  # all-reduces of a layer's largest values, where fp8 scales follow those of all devices
 
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """Products [m, k] × [k, n] in a format, so many of them in a step."""
+    """Products [m, k] × [k, n] in a format, so many of them in a step; `is_head`: of the output head, which is wide."""
 
     kind: str
     number_format: str
@@ -41,6 +48,7 @@ class Product:
     k: float
     n: float
     times: float
+    is_head: bool = False
 
     @property
     def flops(self) -> float:
@@ -59,14 +67,19 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A device's work in a step. `waits` is the share that a pipeline adds to its layers' time."""
+    """A device's work in a step. `waits` is the share that a pipeline adds to its layers' time.
+
+    On a processor attention by blocks computes `blocks` times the causal half, and `host_bytes` are moved, too.
+    """
 
     products: tuple[Product, ...]
     attention_format: str
     head_dim: int
     attention_forward_flops: float  # of the causal half, recomputation included
     attention_backward_flops: float
+    blocks: float
     moved_bytes: float
+    host_bytes: float
     optimizer_bytes: float
     collectives: tuple[Collective, ...]
     kernels: float
@@ -103,6 +116,15 @@ def recomputed(spec: RunSpec) -> set[str]:
     return everything - {*kept}
 
 
+def blocks_over_pairs(length: int, window: int | None = None) -> float:
+    """Pairs of queries and keys that attention by blocks computes, over those that a query reads, in the mean."""
+    window = min(window or length, length)
+    chunk = min(length, CHUNK_OF_QUERIES)
+    block = min(chunk, max(LEAST_BLOCK, chunk / MOST_BLOCKS))
+    pairs = window - window**2 / (2 * length)
+    return min(pairs + block / 2, length) / pairs
+
+
 def work_of(spec: RunSpec, engine: str) -> Work:
     """The work of one device in a step; the mesh must fit the devices, and recomputation be decided."""
     return _Count(spec, engine).work()
@@ -135,7 +157,9 @@ class _Count:
             head_dim=self.model.head_dim,
             attention_forward_flops=forward,
             attention_backward_flops=backward,
+            blocks=blocks_over_pairs(self.spec.batch.sequence_length, self.model.sliding_window),
             moved_bytes=self._moved(),
+            host_bytes=self._host(),
             optimizer_bytes=self._optimizer(),
             collectives=tuple(each for each in self._collectives() if each.times and each.total_bytes),
             kernels=self.passes * self.layers * (KERNELS_FORWARD * (1 + bool(self.recomputed)) + KERNELS_BACKWARD),
@@ -165,7 +189,7 @@ class _Count:
             (WEIGHT_GRADIENT, width, tokens, self.words),
         ):  # fmt: skip
             twice = 2 if kind == FORWARD and self.spec.objective.kind in ("dpo", "orpo") else 1
-            yield Product(kind=kind, number_format=head, m=m, k=k, n=n, times=self.passes * twice)
+            yield Product(kind=kind, number_format=head, m=m, k=k, n=n, times=self.passes * twice, is_head=True)
 
     def _head_tokens(self) -> float:
         """Of a pass, those whose loss this device computes: our own stages share them, else they are the last one's."""
@@ -178,14 +202,27 @@ class _Count:
         forward = 4 * self.tokens * self.query * pairs * self.passes * self.layers
         return forward * (2 if "context" in self.recomputed else 1), 2.5 * forward
 
-    def _moved(self) -> float:
-        """Bytes read and written outside of products and attention."""
+    def _host(self) -> float:
+        """Bytes that our own trainer moves on a processor beside those of `_moved`: its layers compute in float32."""
+        if not self.own:
+            return 0.0
+        wider = self._numbers() * (BYTES["float32"] - self.compute) * self.tokens * self.layers
+        kept = TIMES_KEPT * layer_activations(self.spec, own=True) * self.tokens * self.layers
+        head = self.words * self.model.hidden_dim * CHUNK_BYTES * max(1.0, self._head_tokens() / TOKENS_OF_LOGITS)
+        return self.passes * (wider + kept + head + STACK_BYTES * self.parameters)
+
+    def _numbers(self) -> float:
+        """Numbers per token of a layer that are read and written outside of products and attention."""
         width, moved = self.model.hidden_dim / self.between, HEADS_MOVED * (self.query + self.key)
         inputs = 1 if self.model.activation == "swiglu" else 2 / 3
         forward = HIDDEN_FORWARD * width + moved + FFN_FORWARD * self.ffn * inputs
         backward = HIDDEN_BACKWARD * width + moved + FFN_BACKWARD * self.ffn * inputs
         again = forward if "rest" in self.recomputed else 0.0
-        numbers = (forward + backward + again) * self.compute
+        return forward + backward + again
+
+    def _moved(self) -> float:
+        """Bytes read and written outside of products and attention."""
+        numbers = self._numbers() * self.compute
         if self.format == "fp8":
             numbers += sum(QUANTIZE_BYTES * (i + o) for i, o in self._maps().values())
         of_layers = numbers * self.tokens * self.layers

@@ -20,7 +20,7 @@ from seatrial.events import FIRST_CLOCK, Event, Fault
 from seatrial.logs.clock import ZONES_APART
 from seatrial.logs.lines import read_lines
 from seatrial.logs.numbers import stated_time
-from seatrial.recording import Numbers, Recording, Steps
+from seatrial.recording import Numbers, Recording, Steps, median, shared
 
 Moment = TypeVar("Moment", float, Numbers)
 
@@ -28,7 +28,7 @@ FEWEST_COMMON = 2  # steps, for clocks to be compared
 LAST_COMMON = 9  # steps that say by how much clocks differ
 FEWEST_FOR_DRIFT = 12
 NOTHING = 1.0  # seconds; ranks print a step that much apart
-HEAD_LINES = 200
+HEAD_LINES, NEAR_START = 200, 200  # lines; characters of one
 AT_START = 120.0  # seconds between the first lines of processes that were started together, but for their zones
 # Of a date and time, from the last colon on: to look for a letter is fast.
 _ZONE = re.compile(
@@ -86,16 +86,13 @@ def _of_note(seconds: float) -> float:
 
 
 def _compared(own: StepClock, reference: StepClock) -> Shift | None:
-    if np.array_equal(own.steps, reference.steps):
-        here = there = np.arange(len(own.steps))
-    else:
-        _, here, there = np.intersect1d(own.steps, reference.steps, assume_unique=True, return_indices=True)
+    here, there = shared(own.steps, reference.steps)
     if len(here) < FEWEST_COMMON:
         return None
     times = own.times[here]
     apart = times - reference.times[there]
     last = slice(-LAST_COMMON, None)
-    return Shift(float(np.median(apart[last])), _drift(times, apart), float(np.median(times[last])))
+    return Shift(median(apart[last]), _drift(times, apart), median(times[last]))
 
 
 def _drift(times: Numbers, apart: Numbers) -> float:
@@ -103,23 +100,28 @@ def _drift(times: Numbers, apart: Numbers) -> float:
     third = len(times) // 3
     if len(times) < FEWEST_FOR_DRIFT:
         return 0.0
-    begin, end = float(np.median(apart[:third])), float(np.median(apart[-third:]))
-    seconds = float(np.median(times[-third:])) - float(np.median(times[:third]))
+    begin, end = median(apart[:third]), median(apart[-third:])
+    seconds = median(times[-third:]) - median(times[:third])
     return (end - begin) / seconds if seconds > 0 and abs(end - begin) > NOTHING else 0.0
 
 
-def zone_of(path: Path) -> float:
+def head_of(path: Path) -> list[str]:
+    """The first lines of a log; none of the standard input, which can be read but once."""
+    return list(islice(read_lines(path), HEAD_LINES)) if str(path) != "-" else []
+
+
+def zone_of(head: Sequence[str]) -> float:
     """How many seconds the times at the head of a log are ahead of UTC, as they say themselves; else 0."""
-    for line in _head(path):
-        if found := _ZONE.search(line, 0, 200):
-            seconds = 3600.0 * int(found["hours"]) + 60.0 * int(found["minutes"])
-            return -seconds if found["sign"] == "-" else seconds
-    return 0.0
+    found = _ZONE.search("\n".join(line[:NEAR_START] for line in head))
+    if found is None:
+        return 0.0
+    seconds = 3600.0 * int(found["hours"]) + 60.0 * int(found["minutes"])
+    return -seconds if found["sign"] == "-" else seconds
 
 
-def begun_at(path: Path) -> float | None:
-    """The first time that a log states; None where that is no moment of a known year."""
-    first = next((time for line in _head(path) if (time := stated_time(line)) is not None), None)
+def begun_at(head: Sequence[str]) -> float | None:
+    """The first time that the head of a log states; None where that is no moment of a known year."""
+    first = next((time for line in head if (time := stated_time(line)) is not None), None)
     return first if first is None or first >= FIRST_CLOCK else None
 
 
@@ -131,10 +133,6 @@ def zone_apart(begun: float | None, others: Iterable[float | None]) -> float | N
     apart = begun - min(known, key=lambda other: abs(begun - other))
     whole = round(apart / ZONES_APART) * ZONES_APART
     return whole if abs(apart - whole) < AT_START else None
-
-
-def _head(path: Path) -> Iterable[str]:
-    return islice(read_lines(path), HEAD_LINES) if str(path) != "-" else ()
 
 
 def moved(events: Recording, shift: Shift) -> Recording:

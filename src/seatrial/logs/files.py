@@ -18,6 +18,7 @@ from seatrial.logs.alignment import (
     begun_at,
     clock_of,
     clocked,
+    head_of,
     marked,
     moved,
     shifts,
@@ -215,15 +216,16 @@ def _read(path: Path, process: int, rank: int | None, how: Spellings, written: f
     starts = (event for event in events.others if isinstance(event, RunStarted))
     timed = any(event.facts.get("clock") == "log" for event in starts)
     found = events.all_steps
-    numbers, times = found.numbers, found.values("wall_time")
+    numbers, times = found.number_column, found.values("wall_time")
+    head = head_of(path) if several else ()
     return _Log(
         path=path,
         events=events,
         process=process,
-        steps=(min(numbers), max(numbers)) if numbers else None,
-        times=(float(times[0]), float(times[-1])) if numbers and timed else None,
-        zone=zone_of(path) if several else 0.0,
-        begun=begun_at(path) if several else None,
+        steps=(int(numbers.min()), int(numbers.max())) if found else None,
+        times=(float(times[0]), float(times[-1])) if found and timed else None,
+        zone=zone_of(head),
+        begun=begun_at(head),
     )
 
 

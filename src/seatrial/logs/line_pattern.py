@@ -26,11 +26,12 @@ LONGEST_SEEN = 40  # characters
 
 _TOKENS = re.compile(r"((?<![^\W\d])\d(?:[\w.,:+-]*\w)?|\s{2,})")  # numbers, with what is glued to them; wide blanks
 _RUNS = re.compile(r"(\d+|\s{2,})")
-_VALUE = r"([^ ,|_\n]+)"
+# None has a terminal code in it: where a line is matched with its codes, it has no others than the first one had.
+_VALUE = r"([^ ,|_\n\x1b]+)"
 _WORD = "([^ ]+)"  # for what is certain to be refused afterwards where it is no number
-_THOUSANDS = r"([^ |\n]+)"
+_THOUSANDS = r"([^ |\n\x1b]+)"
 _WHOLE = "([0-9]+)"
-_NUMBER = r"[0-9][^ |\n]*"
+_NUMBER = r"[0-9][^ |\n\x1b]*"
 
 # The groups that stand outside of the pairs, and the fields that they are.
 _OUTSIDE = (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process"))
@@ -44,14 +45,13 @@ class LinePattern(NamedTuple):
     """`match` takes a whole line, `readers` the groups of the match, and `make` what they gave: it makes the step.
 
     A reader raises ValueError where a value is odd: the tables have to read that line. For many lines at once there are
-    `match_all`, which finds the groups of each line that matches in a text, `column_readers` for the texts of each
-    group, which raise KeyError too, and `make_all`, which takes the columns of their values. `match_coloured` finds the
-    groups where all lines of a text match and have the same terminal codes at the same places, and else none.
+    `shown` and `printed`, patterns of any number of lines without and with their terminal codes, `column_readers` for
+    the texts of each group, which raise KeyError too, and `make_all`, which takes the columns of their values.
     """
 
     match: Callable[[str], re.Match[str] | None]
-    match_all: Callable[[str], list[Sequence[str]]]
-    match_coloured: Callable[[str], list[Sequence[str]]] | None
+    shown: re.Pattern[str]
+    printed: re.Pattern[str]
     readers: tuple[Read, ...]
     column_readers: tuple[ReadAll, ...]
     make: Callable[..., Step]
@@ -102,12 +102,11 @@ def learn_pattern(
     readers = tuple(_reader(line[start:end], name, field) for start, end, name, field in spans)
     groups = [(name, field.per if field else 1.0) for _, _, name, field in spans]
     make, make_all = _makers(template, groups)
+    shown = re.compile(f"^{many}{rest}$", re.MULTILINE)
     return LinePattern(
         match=re.compile(f"{one}{rest}\n?").fullmatch,
-        match_all=re.compile(f"^{many}{rest}$", re.MULTILINE).findall,
-        match_coloured=partial(_find_coloured, re.compile(f"^{coloured}$", re.MULTILINE), len(codes))
-        if codes
-        else None,
+        shown=shown,
+        printed=re.compile(f"^{coloured}$", re.MULTILINE) if codes else shown,
         readers=readers,
         column_readers=tuple(map(_column_reader, readers)),
         make=make,
@@ -148,7 +147,9 @@ def _last(text: str) -> str:
     if text.isdigit():
         return _VALUE
     decimals = re.fullmatch(r"[^.]*\.(\d+)(\D*)", text)
-    return rf"([^ ,|\n]*\.\d{{{len(decimals[1])},}}{re.escape(decimals[2])})" if decimals else f"({re.escape(text)})"
+    if decimals is None:
+        return f"({re.escape(text)})"
+    return rf"([^ ,|\n\x1b]*\.\d{{{len(decimals[1])},}}{re.escape(decimals[2])})"
 
 
 def _makers(
@@ -195,13 +196,6 @@ def _compiled(text: str) -> CodeType:
     return compile(text, "<pattern>", "exec")
 
 
-def _find_coloured(pattern: re.Pattern[str], num_codes: int, text: str) -> list[Sequence[str]]:
-    """The groups of each line of a text, if all match; none if there are other codes, as in the midst of a value."""
-    lines = text.count("\n") + 1
-    rows = pattern.findall(text) if text.count("\x1b") == lines * num_codes else []
-    return rows if len(rows) == lines else []
-
-
 def _coloured(line: str, part: slice, tokens: re.Pattern[str], codes: Sequence[Code]) -> str:
     """A part of a line as a pattern, with the codes that stand in it or beside it."""
     found, start = "", part.start
@@ -212,6 +206,7 @@ def _coloured(line: str, part: slice, tokens: re.Pattern[str], codes: Sequence[C
     return found + _blind(line[start : part.stop], tokens)
 
 
+@lru_cache(maxsize=256)  # between their values, the lines of all ranks are the same
 def _blind(text: str, tokens: re.Pattern[str]) -> str:
     """The text as a pattern: any number where it has one, any number of blanks where it has several.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain, islice, takewhile
+from itertools import chain, takewhile
 from operator import call, methodcaller
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from seatrial.recording import Steps, singly
 
 MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
-MOST_AT_ONCE, FEWEST_AT_ONCE = 1024, 4  # step lines
+MOST_AT_ONCE, AT_ONCE, FEWEST_AT_ONCE = 1024, 64, 4  # step lines: that are converted, matched, worth it
 MAX_IN_VAIN = 32  # patterns learnt from one line after the other
 OTHER_CLOCK, OTHER_YEAR = 60.0, 180 * 86_400.0  # seconds that a line is before the last step: it is another clock's
 MAX_PAUSE = 255  # lines until reading many at once is attempted again
@@ -122,7 +123,7 @@ class Reader:
         self._number = 0
         self._matched: _Learnt | None = None  # the pattern that the last line had
         self._printed = ""  # the last line, with its codes
-        self._only_steps = False  # whether the last lines that were read at once were steps all
+        self._only_steps = False  # whether the last lines that were matched at once were steps all
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
         self._held: dict[int, HeldStep] = {}  # by process
         self._late: list[Fault] = []  # that came while a step was held
@@ -153,18 +154,13 @@ class Reader:
 
     def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event | Steps]]:
         """What many lines say, some at a time; step lines of one pattern are read column by column, which is faster."""
-        shown: Sequence[str] = ()  # the lines without their codes
         place = again = pause = 0
-        tried = None  # the pattern that does not match all of the rest of the lines, with their codes
         while place < len(lines):
             if (learnt := self._matched) and place >= again:
-                rows, end = [], len(lines)
-                if learnt.pattern.match_coloured and learnt is not tried:
-                    rows, tried = learnt.pattern.match_coloured("\n".join(lines[place:])), learnt
-                if not rows:
-                    shown = shown or all_without_codes(lines)
-                    rows, end = self._gather(shown, place, learnt.pattern)
-                self._only_steps = len(rows) == end - place > 0
+                rows, end = self._gather(lines, place, learnt.pattern.printed)
+                if not rows and learnt.pattern.match(without_codes(lines[place])):  # with other codes
+                    rows, end = self._gather(all_without_codes(lines[place : place + AT_ONCE]), 0, learnt.pattern.shown)
+                    end += place
                 if steps := self._steps_at_once(learnt, rows):
                     yield steps
                     self._number += end - place
@@ -183,21 +179,23 @@ class Reader:
 
     # --- the fast path: by patterns ---
 
-    def _gather(self, lines: Sequence[str], place: int, pattern: LinePattern) -> tuple[list[Sequence[str]], int]:
+    def _gather(self, lines: Sequence[str], place: int, pattern: re.Pattern[str]) -> tuple[list[Sequence[str]], int]:
         """The groups of the next step lines of a pattern, across quiet lines, and where the last one ends."""
-        if self._only_steps:
-            end = min(place + MOST_AT_ONCE, len(lines))
-            rows = pattern.match_all("\n".join(lines[place:end]))
-            if len(rows) == end - place:
-                return rows, end
-        rows, end, known = [], place, self._chooser.known
-        while len(rows) < MOST_AT_ONCE:
-            match = map(pattern.match, islice(lines, place, place + MOST_AT_ONCE - len(rows)))
-            if found := list(map(_GROUPS, takewhile(bool, match))):
+        rows: list[Sequence[str]] = []
+        end = place
+        while len(rows) < MOST_AT_ONCE and place < len(lines):
+            part = lines[place : place + AT_ONCE]
+            found = pattern.findall("\n".join(part)) if self._only_steps else []
+            if len(found) != len(part):
+                found = list(map(_GROUPS, takewhile(bool, map(pattern.fullmatch, part))))
+            self._only_steps = len(found) == len(part)
+            if found:
                 rows += found
                 place = end = place + len(found)
+            if self._only_steps:
+                continue
             at = place
-            while place < len(lines) and self._is_quiet(line := lines[place], known.get(skeleton_of(line))):
+            while place < len(lines) and self._says_nothing(lines[place]):
                 place += 1
             if place == at:
                 break
@@ -270,6 +268,11 @@ class Reader:
             self._patterns = [_Learnt(pattern, family, log), *self._patterns[: MAX_PATTERNS - 1]]
 
     # --- by tables ---
+
+    def _says_nothing(self, printed: str) -> bool:
+        """True if the tables are known to have nothing to say of a line, which may have codes."""
+        line = without_codes(printed) if "\x1b" in printed else printed
+        return self._is_quiet(line, self._chooser.known.get(skeleton_of(line)))
 
     def _is_quiet(self, line: str, tables: _Tables | None) -> bool:
         """True if this line, for which these are the tables, says nothing at all."""

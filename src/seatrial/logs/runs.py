@@ -317,6 +317,8 @@ class _Stretch:
 
 def _chains(runs: Sequence[RunOfLogs]) -> list[list[RunOfLogs]]:
     """The runs, and those together of which each continues the steps of the one before: attempts in several jobs."""
+    if len(runs) < 2:
+        return [[run] for run in runs]
     stretches = [_Stretch.of(run) for run in runs]
     chains: list[list[int]] = []
     ends: list[_Stretch | None] = []  # of the chains

@@ -17,7 +17,7 @@ from seatrial.metrics.dependence import Values
 from seatrial.metrics.loss_trend import p_of_fall
 from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
 from seatrial.metrics.window import lines_apart
-from seatrial.recording import Steps
+from seatrial.recording import Steps, shared
 
 MIN_STEPS_FOR_TREND = 15
 FEWEST_EVALS, MOST_EVALS = 6, 100  # five in order may be so by chance, once in 120 times; more tell nothing new
@@ -464,9 +464,7 @@ def _agreement(main: Record, others: Sequence[Record]) -> dict[str, Any]:
     for record in others:
         if _has_no_loss_to_report(record):
             continue
-        _, ours, theirs = np.intersect1d(
-            main.steps.values("step"), record.steps.values("step"), assume_unique=True, return_indices=True
-        )
+        ours, theirs = shared(main.steps.values("step"), record.steps.values("step"))
         known = main.steps.has("loss")[ours] & record.steps.has("loss")[theirs]
         num_comparable, num_compared = num_comparable + len(ours), num_compared + int(known.sum())
         if not known.any():

@@ -19,7 +19,7 @@ from seatrial.metrics.record import Record, Records
 from seatrial.metrics.setup import Peak, Setup, memory_fraction, setup_of
 from seatrial.metrics.shifts import Shift, find_shifts
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window, mostly_disturbed
-from seatrial.recording import Steps
+from seatrial.recording import Steps, median
 from seatrial.spec import RunSpec
 
 TERA = 1e12
@@ -399,5 +399,5 @@ def _medians(records: Sequence[Record], clock: Clock, first_step: int, last_step
         times, steps = clock.times_of(record.steps), record.steps.values("step")
         known = times[(steps >= first_step) & (steps <= last_step) & (np.abs(times) < LARGEST) & (times > 0)]
         if len(known) >= FEWEST_STEPS:
-            medians[record.process] = (float(np.median(known)), record.started.host if record.started else "")
+            medians[record.process] = (median(known), record.started.host if record.started else "")
     return medians

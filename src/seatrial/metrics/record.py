@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import lt
 
 import numpy as np
 
@@ -145,8 +144,8 @@ def _as_left(attempts: Sequence[Steps]) -> Steps:
     """Each step as the last of the attempts that ran it left it."""
     kept: list[Steps] = []
     for attempt in filter(None, attempts):
-        first = attempt.numbers[0]
-        while kept and kept[-1].numbers[-1] >= first:
+        first = int(attempt.number_column[0])
+        while kept and kept[-1].number_column[-1] >= first:
             earlier = kept.pop()
             if before := bisect_left(earlier.numbers, first):
                 kept.append(earlier[:before])
@@ -173,7 +172,7 @@ class _Course:
     @property
     def _last(self) -> int:
         latest = self.attempts[-1][-1] if self.attempts[-1] else None
-        return -1 if latest is None else latest.step if isinstance(latest, Step) else latest.numbers[-1]
+        return -1 if latest is None else latest.step if isinstance(latest, Step) else int(latest.number_column[-1])
 
     def start(self, event: RunStarted) -> None:
         self.ended = None
@@ -190,7 +189,7 @@ class _Course:
         if not steps:
             return
         self.ended = None
-        if all(map(lt, [self._last, *steps.numbers], steps.numbers)):
+        if steps.rise_after(self._last):
             self.attempts[-1].append(steps)
             return
         for step in steps.events():

@@ -14,6 +14,7 @@ from seatrial.metrics import Performance
 from seatrial.metrics.performance import Clock, clocks
 from seatrial.metrics.record import Record, Records
 from seatrial.metrics.setup import setup_of
+from seatrial.recording import median
 from seatrial.report.section import Section, without_empty_columns
 from seatrial.spec import RunSpec
 from seatrial.verdict import show, show_beside
@@ -75,7 +76,7 @@ def _times(record: Record, clock: Clock) -> tuple[NDArray[np.int64], NDArray[np.
     """Steps and times of a rank, both of (num_timed,)."""
     times = clock.times_of(record.steps)
     good = np.isfinite(times)
-    return np.array(record.steps.numbers, dtype=np.int64)[good], times[good]
+    return record.steps.number_column[good].astype(np.int64), times[good]
 
 
 def _grid(found: Sequence[_Timed], clock: Clock, performance: Performance) -> RankTimes:
@@ -129,7 +130,7 @@ def _medians(found: Sequence[_Timed], performance: Performance) -> list[float]:
         inside = times
         if window is not None:
             inside = times[(steps >= window.first_step) & (steps <= window.last_step)]
-        medians.append(float(np.median(inside if len(inside) else times)))
+        medians.append(median(inside if len(inside) else times))
     return medians
 
 

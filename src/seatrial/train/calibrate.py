@@ -1,9 +1,10 @@
 """`python -m seatrial.train.calibrate --out FILE`: measures this process's devices by the trainer's own functions.
 
 FILE gets the measurements of `estimate.calibration` as JSON. On one device: matrix products by shape and format, as the
-trainer's row for the backend computes them; its attention, forward and backward; a copy; an update of the optimizer;
-and steps of small models. On several devices (`--cpu-devices`, or the GPUs that there are): collectives, and steps over
-meshes of them. Started by name; nothing imports this but tests.
+trainer's row for the backend computes them; its attention, forward and backward; a loop over memory; an update of the
+optimizer; and steps of small models. On several devices (`--cpu-devices`, or the GPUs that there are): collectives, and
+steps over meshes of them; of virtual devices, which share a processor, some operators on all of them at once. Several
+processes (`--processes`) measure collectives and steps between them. Started by name; nothing imports this but tests.
 """
 
 from __future__ import annotations
@@ -18,21 +19,31 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from seatrial.estimate.time_profile import HEAD
+from seatrial.estimate.time_work import blocks_over_pairs
 from seatrial.spec import Batch, Execution, MeshShape, ModelSpec, Parallelism, Precision, RunSpec, Topology, to_dict
 from seatrial.xla_flags import settle, settle_share
 
 LEAST_SECONDS, LEAST_RUNS, MOST_RUNS = 0.12, 3, 25
 STEP_RUNS = 5
+RUNS_TOGETHER = 7  # of processes, which must all do the same
 
 # Tokens, inputs and outputs: of the layers of small and of large models, of output heads, and few tokens.
 CPU_SHAPES = (
-    (256, 256, 256), (1024, 256, 1024), (2048, 512, 1408), (512, 1024, 1024), (512, 512, 8192), (1024, 1408, 512),
+    (256, 256, 256), (1024, 256, 704), (2048, 192, 512), (512, 512, 512), (512, 1408, 512), (1024, 512, 1408),
+    (256, 1024, 2816), (128, 768, 768),
 )  # fmt: skip
+# Of output heads, as many tokens as a chunk of them has: wide ones are slower than a layer's.
+CPU_HEADS = ((512, 256, 4096), (512, 384, 16_384), (256, 512, 8192), (512, 512, 20_000))
+CPU_SHAPES_TOGETHER = ((512, 256, 704), (256, 512, 512), (512, 256, 4096))
 GPU_SHAPES = (
     (1024, 1024, 1024), (4096, 2048, 2048), (8192, 4096, 4096), (8192, 4096, 14_336), (8192, 14_336, 4096),
     (8192, 8192, 8192), (2048, 4096, 128_256), (1024, 8192, 28_672),
 )  # fmt: skip
-CPU_ATTENTION = ((2, 256, 8, 8, 32), (2, 512, 8, 4, 64), (1, 512, 4, 4, 128), (1, 1024, 8, 8, 64))
+CPU_ATTENTION = (
+    (2, 256, 8, 8, 32), (4, 128, 8, 4, 64), (2, 512, 8, 4, 64), (1, 512, 4, 4, 128), (1, 1024, 8, 8, 64),
+)  # fmt: skip
+CPU_ATTENTION_TOGETHER = ((2, 256, 4, 4, 64),)
 GPU_ATTENTION = ((2, 4096, 32, 8, 128), (1, 8192, 32, 8, 128), (4, 2048, 32, 8, 64), (1, 16_384, 16, 2, 128))
 CPU_COLLECTIVES, GPU_COLLECTIVES = (1 << 16, 1 << 22), (1 << 20, 1 << 24, 1 << 28)
 UPDATED = {"cpu": 1 << 23, "gpu": 1 << 28}  # parameters
@@ -53,10 +64,11 @@ class Small:
     dtype: Any = "bfloat16"
     kv_share: int = 1
 
-    def spec(self, **mesh: int) -> RunSpec:
-        """On a mesh, as many sequences on each replica."""
-        shape = MeshShape(**mesh)
+    def spec(self, processes: int = 1, **mesh: int) -> RunSpec:
+        """On a mesh, as many sequences on each replica; of several processes, between them."""
+        shape, alone = MeshShape(**mesh), MeshShape()
         replicas, heads = shape.data * shape.fsdp, self.hidden // 64
+        within, across = (shape, alone) if processes == 1 else (alone, shape)
         model = ModelSpec(
             name="calibration", vocab_size=self.words, hidden_dim=self.hidden, num_layers=self.layers, num_heads=heads,
             num_kv_heads=heads // self.kv_share, head_dim=64, ffn_dim=self.ffn,
@@ -65,21 +77,28 @@ class Small:
             name="calibration", dialect="native", model=model, steps=10,
             batch=Batch(sequence_length=self.length, micro_batch_size=self.batch,
                         global_batch_size=self.batch * replicas * self.accumulate),
-            topology=Topology(devices_per_node=shape.product), parallelism=Parallelism(within_node=shape),
+            topology=Topology(num_nodes=processes, devices_per_node=within.product),
+            parallelism=Parallelism(within_node=within, across_nodes=across),
             precision=Precision(compute_dtype=self.dtype), execution=Execution(remat=self.remat),
         )  # fmt: skip
 
 
 STEPS = (
     Small(2, 256, 704, 4096, 256, 4),
-    Small(4, 512, 1408, 8192, 256, 2),
-    Small(2, 512, 1408, 4096, 512, 2, remat="full"),
+    Small(3, 512, 1408, 4096, 256, 2, remat="full"),
     Small(2, 256, 704, 16_384, 256, 2, accumulate=2),
+    Small(4, 192, 512, 2048, 512, 4),
+    Small(2, 768, 2048, 4096, 128, 2),
     Small(2, 256, 704, 4096, 256, 4, dtype="float32"),
-    Small(3, 512, 1408, 8192, 256, 2, dtype="float32", remat="full"),
-    Small(2, 512, 1408, 4096, 256, 2, dtype="float32", accumulate=2),
+    Small(3, 512, 1408, 4096, 256, 2, dtype="float32"),
+    Small(4, 192, 512, 2048, 512, 4, dtype="float32", kv_share=3),
 )
-STEPS_TOGETHER = (Small(2, 256, 704, 4096, 256, 2), Small(2, 256, 704, 4096, 256, 2, dtype="float32"))
+TOGETHER, TOGETHER_32 = Small(2, 256, 704, 4096, 256, 2), Small(2, 384, 1024, 8192, 256, 1, dtype="float32")
+# Of so many virtual devices: a model, and the axes of the mesh that halve.
+STEPS_TOGETHER: dict[int, tuple[tuple[Small, dict[str, int]], ...]] = {
+    2: ((TOGETHER, {"fsdp": 2}), (TOGETHER_32, {"tensor": 2})),
+    4: ((TOGETHER, {"data": 4}), (TOGETHER_32, {"fsdp": 2, "tensor": 2})),
+}
 
 
 def seconds_of(function: Callable[..., Any], *arguments: Any) -> float:
@@ -89,7 +108,9 @@ def seconds_of(function: Callable[..., Any], *arguments: Any) -> float:
     compiled = jax.jit(function).lower(*arguments).compile()
     jax.block_until_ready(compiled(*arguments))
     times: list[float] = []
-    while len(times) < LEAST_RUNS or (sum(times) < LEAST_SECONDS and len(times) < MOST_RUNS):
+    most = RUNS_TOGETHER if jax.process_count() > 1 else MOST_RUNS
+    least = RUNS_TOGETHER if jax.process_count() > 1 else LEAST_RUNS
+    while len(times) < least or (sum(times) < LEAST_SECONDS and len(times) < most):
         begin = time.perf_counter()
         jax.block_until_ready(compiled(*arguments))
         times.append(time.perf_counter() - begin)
@@ -101,36 +122,68 @@ def undisturbed(times: Sequence[float]) -> float:
     return statistics.fmean(sorted(times)[: (len(times) + 1) // 2])
 
 
-def _random(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Any:
+def on_all(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A function of arrays that each device of this process computes for itself, and its arguments on all of them."""
     import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    return jax.random.normal(jax.random.key(seed), shape, "float32").astype(dtype)
+    devices = jax.local_devices()
+    if len(devices) == 1:
+        return function, arguments
+    mesh, everywhere = Mesh(np.asarray(devices), ("all",)), PartitionSpec()
+    spread = jax.shard_map(
+        function, mesh=mesh, in_specs=everywhere, out_specs=PartitionSpec("all"), check_vma=False
+    )  # fmt: skip
+    return spread, tuple(jax.device_put(each, NamedSharding(mesh, everywhere)) for each in arguments)
+
+
+def _random(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Any:
+    import jax.numpy as jnp
+    import numpy as np
+
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32), dtype)  # nothing to compile
 
 
 def measure_products(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
-    """Each product of a linear layer in each format; small ones several times in a loop, as layers come."""
+    """Each product of a linear layer in each format; small ones several times in a loop, as layers come. Of an output
+    head all three are those of one map: [m, k] hidden states and [k, n] words.
+    """
+    import jax
     from jax import lax
 
     from seatrial.train.precision import DTYPES, products_for
 
     row = products_for(backend)
     formats = ("bfloat16", "float32") if on_cpu else ("bfloat16",)
+    alone = jax.local_device_count() == 1
+    of_cpu = CPU_SHAPES + CPU_SHAPES_TOGETHER if alone else CPU_SHAPES_TOGETHER
+    shapes = [("", shape) for shape in (of_cpu if on_cpu else GPU_SHAPES)]
+    shapes += [(HEAD, shape) for shape in CPU_HEADS if on_cpu and alone]
     for name in formats:
-        for m, k, n in CPU_SHAPES if on_cpu else GPU_SHAPES:
+        for where, (m, k, n) in shapes:
             times = max(1, min(16, int((1e9 if on_cpu else 1e11) / (2 * m * k * n))))
             for kind, left, right, of in (
                 ("forward", (m, k), (k, n), (m, k, n)),
+                ("input_gradient", (m, n), (k, n), (m, n, k)) if where else
                 ("input_gradient", (m, k), (n, k), (m, k, n)),
+                ("weight_gradient", (m, k), (m, n), (k, m, n)) if where else
                 ("weight_gradient", (k, m), (k, n), (m, k, n)),
-            ):
+            ):  # fmt: skip
                 product = getattr(row, kind)
                 xs, w = _random((times, *left), DTYPES[name]), _random(right, DTYPES[name], 1)
 
                 def looped(xs: Any, w: Any, product: Any = product) -> Any:
                     return lax.map(lambda x: product(x, w), xs)
 
-                each = seconds_of(looped, xs, w) / times
-                yield {"number_format": name, "kind": kind, **dict(zip("mkn", of, strict=True)), "seconds": each}
+                on, operands = on_all(looped, xs, w) if on_cpu else (looped, (xs, w))
+                each = seconds_of(on, *operands) / times
+                yield {
+                    "number_format": name,
+                    "kind": where + kind,
+                    **dict(zip("mkn", of, strict=True)),
+                    "seconds": each,
+                }
 
 
 def measure_attention(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
@@ -143,8 +196,9 @@ def measure_attention(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
 
     rows = {"cuda": "cudnn"}
     row = ATTENTION[rows.get(backend, "blocks")]
+    of_cpu = CPU_ATTENTION + CPU_ATTENTION_TOGETHER if jax.local_device_count() == 1 else CPU_ATTENTION_TOGETHER
     for name in ("bfloat16", "float32") if on_cpu else ("bfloat16",):
-        for B, T, H, G, K in CPU_ATTENTION if on_cpu else GPU_ATTENTION:
+        for B, T, H, G, K in of_cpu if on_cpu else GPU_ATTENTION:
             q, k, v = (_random((B, T, heads, K), DTYPES[name], seed) for seed, heads in enumerate((H, G, G)))
 
             def attend(q: Any, k: Any, v: Any) -> Any:
@@ -154,8 +208,10 @@ def measure_attention(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
                 context, back = jax.vjp(attend, q, k, v)
                 return back(context)
 
-            forward, both = seconds_of(attend, q, k, v), seconds_of(gradient, q, k, v)
-            flops = 4.0 * B * T * H * K * T / 2
+            on, operands = on_all(attend, q, k, v) if on_cpu else (attend, (q, k, v))
+            back_on, _ = on_all(gradient, q, k, v) if on_cpu else (gradient, ())
+            forward, both = seconds_of(on, *operands), seconds_of(back_on, *operands)
+            flops = 4.0 * B * T * H * K * T / 2 * (blocks_over_pairs(T) if on_cpu else 1.0)
             for kind, of, seconds in (("forward", flops, forward), ("backward", 2.5 * flops, both - forward)):
                 if seconds > 0:
                     yield {"number_format": name, "kind": kind, "head_dim": K, "flops": of, "seconds": seconds}
@@ -170,7 +226,8 @@ def measure_memory(on_cpu: bool) -> dict[str, float]:
 
     number = UPDATED["cpu" if on_cpu else "gpu"]
     a, b = (_random((number,), jnp.float32, seed) for seed in (0, 1))
-    added = seconds_of(lambda a, b: a + 2 * b, a, b)
+    on, operands = on_all(lambda a, b: a + 2 * b, a, b) if on_cpu else (lambda a, b: a + 2 * b, (a, b))
+    added = seconds_of(on, *operands)
     settings = Optimizer()
     row = make_optimizer(settings)
     shape = (number // 1024, 1024)
@@ -181,7 +238,9 @@ def measure_memory(on_cpu: bool) -> dict[str, float]:
                   tensor=Tensor(shape=shape, split=((), ()), dims=()))  # fmt: skip
         return row.update(p, g, dict(zip(row.slots, slots, strict=True)), now, settings)
 
-    updated = seconds_of(update, p, g, *(abs(slot) for slot in slots))
+    given = (p, g, *(abs(slot) for slot in slots))
+    on, operands = on_all(update, *given) if on_cpu else (update, given)
+    updated = seconds_of(on, *operands)
     return {
         "memory_bytes_per_second": 12.0 * number / added,
         "optimizer_bytes_per_second": 28.0 * number / updated,
@@ -208,7 +267,8 @@ def measure_collectives(on_cpu: bool) -> Iterator[dict[str, Any]]:
             x = jax.device_put(np.ones(size // 4, np.float32), NamedSharding(mesh, before))
             spread = jax.shard_map(function, mesh=mesh, in_specs=before, out_specs=after, check_vma=False)
             seconds = seconds_of(spread, x)
-            yield {"kind": kind, "devices": len(devices), "total_bytes": float(size), "seconds": seconds}
+            yield {"kind": kind, "devices": len(devices), "processes": jax.process_count(),
+                   "total_bytes": float(size), "seconds": seconds}  # fmt: skip
 
 
 def step_seconds(spec: RunSpec, *, runs: int = STEP_RUNS) -> float:
@@ -239,11 +299,17 @@ def step_seconds(spec: RunSpec, *, runs: int = STEP_RUNS) -> float:
 
 
 def measure_steps(devices: int) -> Iterator[dict[str, Any]]:
-    """Steps of small models: on one device of several kinds, on several by data and by fsdp."""
+    """Steps of small models: on one device of several kinds, on several over some meshes."""
+    import jax
+
+    processes = jax.process_count()
     if devices == 1:
         specs = [small.spec() for small in STEPS]
+    elif processes > 1 or devices not in STEPS_TOGETHER:
+        pairs = ((TOGETHER, {"data": devices}), (TOGETHER_32, {"fsdp": devices}))
+        specs = [small.spec(processes, **mesh) for small, mesh in pairs]
     else:
-        specs = [small.spec(**{axis: devices}) for small, axis in zip(STEPS_TOGETHER, ("data", "fsdp"), strict=True)]
+        specs = [small.spec(**mesh) for small, mesh in STEPS_TOGETHER[devices]]
     for spec in specs:
         yield {"spec": to_dict(spec), "seconds": step_seconds(spec)}
 
@@ -262,11 +328,12 @@ def measure() -> dict[str, Any]:
         "device": devices[0].device_kind,
         "backend": backend,
         "devices": len(devices),
+        "processes": jax.process_count(),
         "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
     }
     if len(devices) > 1:
         found["collectives"] = list(measure_collectives(on_cpu))
-    if len(devices) == 1 or not on_cpu:
+    if jax.process_count() == 1:
         found["products"] = list(measure_products(backend, on_cpu))
         found["attention"] = list(measure_attention(backend, on_cpu))
         found |= measure_memory(on_cpu)
@@ -279,6 +346,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m seatrial.train.calibrate", description="Measures devices.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cpu-devices", type=int)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--process", type=int, default=0)
+    parser.add_argument("--coordinator")
     given = parser.parse_args()
     settle(cpu_devices=given.cpu_devices)
     settle_share()
@@ -287,7 +357,13 @@ def main() -> int:
     if given.cpu_devices:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", given.cpu_devices)
-    given.out.write_text(json.dumps(measure()), encoding="utf-8")
+    if given.processes > 1:
+        jax.distributed.initialize(
+            coordinator_address=given.coordinator, num_processes=given.processes, process_id=given.process
+        )
+    found = measure()
+    if given.process == 0:
+        given.out.write_text(json.dumps(found), encoding="utf-8")
     return 0
 
 

@@ -1,10 +1,10 @@
 # Process 1 of a node, in namespaces of its own (network, host name, IPC, mounts, processes).
-# Arguments: the node's name, its address, its folder, the size of each of its disks, the user's home,
-# and the folders that stay readable although a disk of the node hides them.
+# Arguments: the node's name, its address, its folder, the size of each of its disks, the user's home, the folder of
+# compiled programs, and the folders that stay readable although a disk of the node hides them.
 # Says when it waits for its cable, goes on when it reads a line, and says when it is ready.
 set -euo pipefail
-name=$1 address=$2 own=$3 size=$4 home=$5
-shift 5
+name=$1 address=$2 own=$3 size=$4 home=$5 compiled=$6
+shift 6
 
 mount() { command mount --no-mtab "$@"; } # /run, where it would note its mounts, comes and goes
 
@@ -12,6 +12,7 @@ hostname "$name"
 mount --bind "$own/hosts" /etc/hosts
 mount --bind "$own/containers-etc" /etc/containers
 mount --bind "$own/containers" /var/lib/containers
+mount --bind "$compiled" "$own/../compiled" # while it can still be seen
 
 # A fresh sysfs shows this node's network devices; containers still need the machine's cgroups.
 mkdir -p "$own/stage"
@@ -53,7 +54,7 @@ if [[ -e $names ]]; then
 fi
 
 # Two more places: one that all nodes share, and one that only looks so.
-mount --bind "$own/.." "$own/.."
+mount --rbind "$own/.." "$own/.."
 mount --bind "$own/not-shared" "$own/../not-shared"
 mount -o remount,bind,ro / # what else a node writes would land on the machine that plays it
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -25,6 +26,8 @@ from typing import Any
 import psutil
 
 from tests.helpers.cluster.image import HOME, MOUNTED, image_store
+from tests.helpers.compiling import quick_variables
+from tests.helpers.processes import wait_until
 
 USER_HOME = Path.home()
 SLOTS = 32
@@ -46,12 +49,13 @@ UsePAM no
 UseDNS no
 MaxStartups 200:30:400
 MaxSessions 100
-SetEnv PATH={path}
+SetEnv {variables}
 Subsystem sftp internal-sftp
 """
 _CONTAINERS = """\
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
+env = {variables}
 volumes = {volumes}
 [engine]
 runtime = "runc"
@@ -95,8 +99,11 @@ class Node:
         shutil.copy(f"{cluster.key}.pub", self.folder / "authorized_keys")
         containers = self.folder / "containers-etc"
         shutil.copytree("/etc/containers", containers, dirs_exist_ok=True)
-        volumes = json.dumps([f"{folder}:{folder}:ro" for folder in MOUNTED])
-        (containers / "containers.conf").write_text(_CONTAINERS.format(volumes=volumes))
+        volumes = json.dumps(
+            [*(f"{folder}:{folder}:ro" for folder in MOUNTED), f"{cluster.compiled}:{cluster.compiled}"]
+        )
+        variables = json.dumps([f"{name}={value}" for name, value in cluster.compiling.items()])
+        (containers / "containers.conf").write_text(_CONTAINERS.format(variables=variables, volumes=volumes))
         (containers / "storage.conf").write_text(_STORAGE.format(stores=json.dumps(cluster.images)))
 
     def __repr__(self) -> str:
@@ -135,7 +142,10 @@ class Node:
         script = ["bash", str(Path(__file__).with_name("node.sh")), self.name, self.address, str(self.folder)]
         with (self.folder / "boot.log").open("w") as log:
             self._outer = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *alone, *script, self._cluster.disk_size, str(USER_HOME), *MOUNTED],
+                [
+                    *("setpriv", "--pdeathsig", "KILL", *alone, *script),
+                    *(self._cluster.disk_size, str(USER_HOME), os.environ["JAX_COMPILATION_CACHE_DIR"], *MOUNTED),
+                ],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
                 start_new_session=True, env=_ENVIRONMENT,
             )  # fmt: skip
@@ -225,15 +235,18 @@ class Node:
     def start_sshd(self, *settings: str) -> None:
         """Starts sshd; settings (`MaxStartups 1`) stand in for those of their names."""
         replaced = {setting.split()[0] for setting in settings}
-        usual = _SSHD.format(address=self.address, own=self.folder, path=SEARCH_PATH).splitlines()
+        variables = {"PATH": SEARCH_PATH, **self._cluster.compiling}
+        set_for_all = " ".join(f'"{name}={value}"' for name, value in variables.items())
+        usual = _SSHD.format(address=self.address, own=self.folder, variables=set_for_all).splitlines()
         lines = [*settings, *(line for line in usual if line.split()[0] not in replaced)]
         (self.folder / "sshd_config").write_text("\n".join([*lines, ""]))
         self.run(["/usr/sbin/sshd", "-f", f"{self.folder}/sshd_config", "-E", f"{self.folder}/sshd.log"])
 
     def stop_sshd(self) -> None:
         """Ends the listening sshd; sessions go on."""
-        self.kill(int(self.path("/run/sshd.pid").read_text()))
-        self.path("/run/sshd.pid").unlink()
+        written = self.path("/run/sshd.pid")
+        self.kill(int(wait_until(lambda: written.exists() and written.read_text())))  # sshd listens before it writes it
+        written.unlink()
 
     def drop_sessions(self) -> None:
         """Kills the sshd processes behind open connections; what they have started goes on, without a terminal."""
@@ -273,6 +286,8 @@ class Cluster:
         self.folder = HOME / "slots" / str(self.slot)
         self.shared = self.folder / "shared"  # the same folder here and on every node
         self.not_shared = self.folder / "not-shared"  # has the same path on every node, and each has its own
+        self.compiled = self.folder / "compiled"  # the programs that were compiled before, whichever cluster it was
+        self.compiling = {**quick_variables(), "JAX_COMPILATION_CACHE_DIR": str(self.compiled)}  # on all nodes
         self.key = self.folder / "key"
         self.known_hosts = self.folder / "known_hosts"
         self.ssh_config = self.folder / "ssh_config"
@@ -298,7 +313,7 @@ class Cluster:
         self._hold.close()
 
     def _make(self) -> None:
-        for folder in (self.shared, self.not_shared):
+        for folder in (self.shared, self.not_shared, self.compiled):
             folder.mkdir(parents=True)
         if self._shared_home:
             (self.folder / "home").mkdir()

@@ -18,6 +18,13 @@ from tests.helpers.cluster.nodes import USER_HOME, Cluster, Node
 from tests.helpers.processes import wait_until
 
 CANARY = "canary-7f3e9a"
+STEP_SECONDS = 20.0  # after which the launcher of somebody impatient takes a step for overdue, and not after 58
+_IMPATIENT = (
+    "from seatrial.launch import deadlines, follow",
+    f"deadlines.Deadlines.__init__.__kwdefaults__['step_seconds'] = {STEP_SECONDS}",
+    "follow.COPY_SECONDS = 5.0",  # and not 20, for room here again when a run is over
+)
+_MAIN = ("from seatrial.cli import main", "main()")
 ENDLESS = 10_000_000  # steps of a run that something is to happen to, however fast the machine is
 TOUCH = "touch /tmp/executed"  # whoever executes one of the values leaves this file
 HOSTILE = {
@@ -35,6 +42,7 @@ class Person:
     """Somebody who uses a cluster from this machine: a home with known hosts, and the command line."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.impatient = False  # how long the usual waits are is shown by the guides
         self.cluster, self.home, self.out = cluster, folder / "home", folder / "run"
         known, ssh = self.home / ".ssh" / "known_hosts", self.home / "bin" / "ssh"
         for path in (known, ssh):
@@ -87,7 +95,8 @@ class Person:
         self, *arguments: str | Path, variables: Mapping[str, str] = {}
     ) -> tuple[str, list[str], dict[str, str]]:
         """The command line as `os.execve` takes it."""
-        argv = [sys.executable, "-c", "from seatrial.cli import main; main()", *map(str, arguments)]
+        program = "; ".join((*(_IMPATIENT if self.impatient else ()), *_MAIN))
+        argv = [sys.executable, "-c", program, *map(str, arguments)]
         return sys.executable, argv, {**os.environ, **self.variables, "COLUMNS": "120", **variables}
 
     def start(self, *arguments: str | Path, variables: Mapping[str, str] = {}) -> subprocess.Popen[str]:

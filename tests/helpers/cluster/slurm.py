@@ -56,6 +56,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 GresTypes=gpu
+TaskProlog={folder}/variables.sh
 {nodes}
 PartitionName=test Nodes=ALL Default=YES MaxTime=01:00:00 State=UP
 """
@@ -126,6 +127,10 @@ class Slurm:
                 remembered=60 * MINUTES_REMEMBERED, nodes="\n".join(lines), accounting=storage,
             )
         )  # fmt: skip
+        variables = (f"export {name}={value}" for name, value in self.cluster.compiling.items())
+        prolog = self.folder / "variables.sh"  # what it prints, the tasks of a job have in their environment
+        prolog.write_text("\n".join(["#!/bin/sh", "cat <<'END'", *variables, "END", ""]))
+        prolog.chmod(0o755)
         for number in range(DEVICES):
             os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))  # counts as a GPU
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-{DEVICES - 1}]\n")
