@@ -18,7 +18,8 @@ _TOKENS = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])|\x1b[@-Z\\-_78=>]|[\r\n\x0
 class Terminal:
     """Rows of characters, wrapped at the width, and wrapped again when the width changes, as tmux and VTE do it.
 
-    `modes` are the private modes that were set ("25": the cursor is visible, "1049": the other screen).
+    `modes` are the private modes that were set ("25": the cursor is visible, "1049": the other screen), `erased` is how
+    often the rows below the cursor were taken away.
     """
 
     def __init__(self, columns: int) -> None:
@@ -28,6 +29,7 @@ class Terminal:
         self.row = self.column = 0
         self.modes = {"25": True}
         self.unknown: list[str] = []
+        self.erased = 0
 
     def write(self, text: str) -> None:
         for token in _TOKENS.finditer(text):
@@ -92,6 +94,7 @@ class Terminal:
         elif letter == "J" and number in ("", "0"):
             del self.rows[self.row][self.column :], self.rows[self.row + 1 :], self.goes_on[self.row + 1 :]
             self.goes_on[self.row] = False
+            self.erased += 1
         elif letter == "K" and number in ("", "0"):
             del self.rows[self.row][self.column :]
         elif letter != "m":

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -55,9 +56,15 @@ class Run:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))  # sends SIGWINCH too
 
     def resize(self, columns: int) -> None:
+        """Another width, and what is drawn in it. What was drawn for the old one has arrived before."""
+        self.program.send_signal(signal.SIGSTOP)
+        self.wait(lambda: psutil.Process(self.program.pid).status() == psutil.STATUS_STOPPED)
         self.read(0.0)
         self.terminal.resize(columns)
         self._set_size(columns)
+        self.program.send_signal(signal.SIGCONT)
+        drawn = self.terminal.erased + 2  # the first may have been begun before
+        self.wait(lambda: self.terminal.erased >= drawn)
 
     def press(self, key: bytes) -> None:
         os.write(self.master, key)
@@ -145,7 +152,6 @@ def test_a_run_in_a_terminal_that_is_resized_and_interrupted(
     for width in (columns, then, columns, then):
         if width != run.terminal.columns:
             run.resize(width)
-            run.read(1.0)
         (shown,) = run.bars()
         assert re.fullmatch(r"[━─]+  step [\d,]+/1,000,000 +0%  0:\d\d:\d\d", shown), run.terminal.lines()
         assert len(shown) < width

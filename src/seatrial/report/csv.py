@@ -17,7 +17,7 @@ from seatrial.report.steps import STEPS, step_rows
 Cell = str | float | int | None
 
 COLUMNS = tuple(column.name for column in STEPS)
-_NUMBER = re.compile(r"-\d+(\.\d+)?([eE][-+]?\d+)?")  # evaluates to itself
+_NUMBER = re.compile(r"-\d+(\.\d+)?([eE][-+]?\d+)?", re.ASCII)  # evaluates to itself
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # what Excel, LibreOffice or DDE evaluate
 
 

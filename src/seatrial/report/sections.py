@@ -86,7 +86,7 @@ def _shortened(place: str, sources: Sequence[str]) -> str:
     while len({folder[: shared + 1] for folder in folders}) == 1 and all(len(f) > shared for f in folders):
         shared += 1
     prefix = "/".join(next(iter(folders), ())[:shared])
-    return place.removeprefix(f"{prefix}/") if prefix else place
+    return (place.removeprefix(f"{prefix}/") or place) if prefix else place
 
 
 def _same(fault: FaultRecord, cause: FaultRecord | None) -> bool:
