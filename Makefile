@@ -9,6 +9,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE := $(VENV)/coverage
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PARALLEL := --numprocesses auto --dist worksteal
 BENCHES := $(filter-out bench/record.py bench/gpu_train.py bench/plan_compile.py,$(wildcard bench/*.py))
 
@@ -36,36 +37,44 @@ test: $(INSTALLED)test ## Run the tests, except the slow ones, and print their c
 	  sed -n '2,3p;$$p' $(COVERAGE).txt; echo "By file: $(COVERAGE).txt"; \
 	  [ $$status -ne 2 ] || echo "The coverage is below fail-under in pyproject.toml."; exit $$status
 
+# Most of them wait rather than compute: a worker more than there are cores.
 test-slow: $(INSTALLED)test $(INSTALLED)test-publish ## Run the slow tests.
-	$(BIN)/python -m pytest -m slow $(PARALLEL) || [ $$? -eq 5 ]  # 5: no test is marked slow
+	$(BIN)/python -m pytest -m slow --numprocesses $$(($$(nproc) + 1)) --dist worksteal || [ $$? -eq 5 ]  # 5: no test is marked slow
 
-# The plugin stands apart: every process that finds it beside jax would load its 380 MB.
-test-gpu-plan: $(INSTALLED)test ## Compile the step for a GPU without one; fetches 450 MB.
-	@test -d $(VENV)/plan-gpu || { \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
-	    --target $(VENV)/.plan-gpu jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13 && \
-	  mv $(VENV)/.plan-gpu $(VENV)/plan-gpu; }
+test-gpu-plan: $(INSTALLED)test $(VENV)/plan-gpu ## Compile the step for a GPU without one; fetches 450 MB.
 	PYTHONPATH=$(CURDIR)/$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py tests/commands/test_compiled_step.py $(PARALLEL)
 
-test-maxtext: $(INSTALLED)test ## Run the real MaxText, and load with it what convert writes; fetches 600 MB, and another Debian if there is no Python 3.12.
-	tests/engines/maxtext.sh $(VENV)/maxtext
-	SEATRIAL_MAXTEXT=$(VENV)/maxtext/bin $(BIN)/python -m pytest tests/engines/test_maxtext.py tests/engines/test_written.py
+test-maxtext: $(INSTALLED)test $(VENV)/maxtext/made.txt ## Run the real MaxText, and load with it what convert writes; fetches 600 MB, and another Debian if there is no Python 3.12.
+	SEATRIAL_MAXTEXT=$(VENV)/maxtext/bin $(BIN)/python -m pytest tests/engines/test_maxtext.py tests/engines/test_written.py $(PARALLEL)
 
-# The package asks for Python 3.12; its parser runs with that of .venv.
-test-megatron: $(INSTALLED)test ## Parse with Megatron-LM's own parser what is written for it; fetches 3 MB.
-	@test -d $(VENV)/megatron || { \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
-	    --only-binary :all: --ignore-requires-python --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
-	    --target $(VENV)/.megatron megatron-core && \
-	  mv $(VENV)/.megatron $(VENV)/megatron; }
+test-megatron: $(INSTALLED)test $(VENV)/megatron ## Parse with Megatron-LM's own parser what is written for it; fetches 3 MB.
 	SEATRIAL_MEGATRON=$(VENV)/megatron $(BIN)/python -m pytest tests/engines/test_written_megatron.py
 
-# The wheels are those for Debian's Python, which is what the image of the tests has.
 test-package: $(INSTALLED)test $(VENV)/wheels/made ## Install the wheel in an empty Debian, build the container image; needs root, podman; fetches 240 MB.
 	SEATRIAL_WHEELS=$(CURDIR)/$(VENV)/wheels $(BIN)/python -m pytest tests/packaging -m package \
 	  --numprocesses 2 --dist loadfile
 
-$(VENV)/wheels/made: pyproject.toml constraints.txt
+# What these tests need beside .venv's packages; each can be fetched beside the others.
+
+# The plugin stands apart: every process that finds it beside jax would load its 380 MB.
+$(VENV)/plan-gpu: | $(BIN)/python
+	@rm -rf $(VENV)/.plan-gpu
+	$(PIP_INSTALL) --no-deps --target $(VENV)/.plan-gpu jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13
+	@mv $(VENV)/.plan-gpu $@
+
+$(VENV)/maxtext/made.txt: tests/engines/maxtext.txt tests/engines/maxtext.sh
+	tests/engines/maxtext.sh $(@D)
+	@touch $@
+
+# The package asks for Python 3.12; its parser runs with that of .venv.
+$(VENV)/megatron: | $(BIN)/python
+	@rm -rf $(VENV)/.megatron
+	$(PIP_INSTALL) --no-deps --target $(VENV)/.megatron --only-binary :all: --ignore-requires-python --python-version 3.12 \
+	  --implementation cp --platform manylinux_2_28_x86_64 megatron-core
+	@mv $(VENV)/.megatron $@
+
+# The wheels are those for Debian's Python, which is what the image of the tests has.
+$(VENV)/wheels/made: pyproject.toml constraints.txt | $(BIN)/python
 	@rm -rf $(@D) && /usr/bin/python3 -m venv $(VENV)/debian && mkdir $(@D)
 	@$(VENV)/debian/bin/python -m pip download --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --dest $(@D) '.[train,serve,publish-prometheus]' hatchling
@@ -95,7 +104,7 @@ bench: $(INSTALLED)train ## Measure what we claim; writes bench/results/.
 
 $(INSTALLED)%: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing seatrial[$*] into $(VENV); once, unless its requirements change."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	@$(PIP_INSTALL) --editable '.[$*]'
 	@touch $@
 
 $(BIN)/python:

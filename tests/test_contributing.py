@@ -57,6 +57,7 @@ def test_the_recipes_are_those_that_contributors_need() -> None:
     assert all({"diff", "console"} <= {language for language, _, _ in recipe.blocks} for recipe in RECIPES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title)
 def test_following_a_recipe_works(recipe: Recipe, tmp_path: Path) -> None:
     for name in COPIED:

@@ -151,6 +151,7 @@ def test_every_direct_requirement_is_pinned() -> None:
     assert {normal(requirement) for requirement in _requirements()} - pinned == {"seatrial"}
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_the_demo_really_prints(tmp_path: Path) -> None:
     """Each line of README's example, but for its numbers, is in the output of `make demo`, whose loss falls visibly."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -106,6 +106,7 @@ for number in range({LINES}):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_no_line_is_lost_or_doubled_by_connections_that_are_killed(
     make_programs: Callable[..., Programs], transport: str

@@ -132,7 +132,12 @@ PREFERENCE = {"prompt": "Is it so? ", "chosen": "yes", "rejected": "no!"}
 
 @pytest.mark.parametrize(
     ("kind", "record", "packing"),
-    [("sft", ANSWER, False), ("sft", ANSWER, True), ("dpo", PREFERENCE, False), ("orpo", PREFERENCE, False)],
+    [
+        ("sft", ANSWER, False),
+        pytest.param("sft", ANSWER, True, marks=pytest.mark.slow),
+        pytest.param("dpo", PREFERENCE, False, marks=pytest.mark.slow),
+        pytest.param("orpo", PREFERENCE, False, marks=pytest.mark.slow),
+    ],
 )
 def test_answers_that_are_equally_long_are_no_contradiction(
     tmp_path: Path, run_dir: Path, kind: str, record: dict[str, str], packing: bool
@@ -162,6 +167,7 @@ def test_a_run_that_has_to_resume_stops_where_there_is_no_checkpoint(tmp_path: P
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_flags_of_the_shell_are_used_and_the_configuration_s_come_after_them(tmp_path: Path, run_dir: Path) -> None:
     own = {**quick_flags(), "xla_cpu_enable_fast_math": "false"}
     config = write_config(tmp_path, steps=3, execution={"xla_flags": own})
@@ -179,7 +185,7 @@ def test_flags_of_the_shell_are_used_and_the_configuration_s_come_after_them(tmp
     assert any((tmp_path / "dump").iterdir())
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_process_is_named_and_its_peer_is_stopped(tmp_path: Path, run_dir: Path, mark: str, rank: int) -> None:
     launcher = start(write_config(tmp_path, **TWO_PROCESSES), run_dir)
     pids = stepping(run_dir, 2, launcher)
@@ -232,6 +238,7 @@ def test_a_loss_that_is_not_finite_fails_the_run(tmp_path: Path, run_dir: Path) 
     assert "nan at step" in text
 
 
+@pytest.mark.slow
 def test_a_suspended_process_is_found_by_the_lack_of_steps(tmp_path: Path, run_dir: Path) -> None:
     config = write_config(tmp_path, **TWO_PROCESSES)
 
@@ -312,6 +319,7 @@ def reason_of_trainer(run_dir: Path) -> str:
     return [e.reason for e in events.read(run_dir / "events-0.jsonl") if isinstance(e, events.RunEnded)][-1]
 
 
+@pytest.mark.slow
 def test_train_joins_the_nodes_that_a_launcher_names(tmp_path: Path, run_dir: Path) -> None:
     from seatrial.launch.local import free_port
 

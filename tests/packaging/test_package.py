@@ -135,6 +135,7 @@ def installed(built: tuple[Path, Path], tmp_path: Path) -> Callable[..., subproc
     return run
 
 
+@pytest.mark.slow
 def test_from_an_example_to_a_verdict(installed: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     for words, shown in (
         ("--version", f"seatrial {seatrial.__version__}"),

@@ -105,6 +105,7 @@ def test_one_rank_has_no_map(tmp_path: Path) -> None:
     assert "ranks-map" not in html.render(report).partition("<script>")[0]
 
 
+@pytest.mark.slow
 def test_two_thousand_ranks_are_a_small_page_soon(performance: metrics.Performance, tmp_path: Path) -> None:
     rng = random.Random(1)
     slow = {1777: 1.3}

@@ -218,6 +218,7 @@ def test_an_evaluation_that_is_good_enough_ends_the_run(tmp_path):
     assert "An evaluation ended the run after 4 of 40 steps" in checks[0].sentence
 
 
+@pytest.mark.slow
 def test_patience_is_not_made_anew_by_a_resume(tmp_path):
     spec = replace(
         TEXT,
@@ -362,6 +363,7 @@ def test_a_signal_ends_the_run_behind_a_step_and_another_run_goes_on_there(learn
     assert measure_goodput(recorded).lost_seconds["restarts"] > 0
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_ends_all_of_them_behind_the_same_step(learned, tmp_path):
     """Until then the two train as one process does."""
     long = replace(TEXT, steps=1000, optimizer=replace(TEXT.optimizer, decay_steps=40))

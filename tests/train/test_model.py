@@ -158,14 +158,14 @@ def alone():
 QUARTERS = {"batch": Batch(sequence_length=32, global_batch_size=16, micro_batch_size=4)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "changes"),
     [
         ({"fsdp": 2, "tensor": 2}, {"sequence_parallel": True}),
-        pytest.param({"data": 2, "tensor": 2}, QUARTERS, marks=pytest.mark.slow),
-        # two devices share a key/value head, and its biases
-        pytest.param({"tensor": 8}, {}, marks=pytest.mark.slow),
-        pytest.param({"pipeline": 2, "tensor": 2}, QUARTERS, marks=pytest.mark.slow),
+        ({"data": 2, "tensor": 2}, QUARTERS),
+        ({"tensor": 8}, {}),  # two devices share a key/value head, and its biases
+        ({"pipeline": 2, "tensor": 2}, QUARTERS),
     ],
     ids=["fsdp+tp+sp", "dp+tp, 2 micro-batches", "copied heads", "pp+tp, 4 micro-batches"],
 )

@@ -192,7 +192,7 @@ def run(spec: RunSpec, folder) -> tuple[list[dict[str, float]], dict]:
 @pytest.mark.parametrize(
     ("kind", "mesh", "changes"),
     [
-        ("dpo", {"pipeline": 2, "context": 2, "tensor": 2}, {}),
+        pytest.param("dpo", {"pipeline": 2, "context": 2, "tensor": 2}, {}, marks=pytest.mark.slow),
         pytest.param(
             "orpo", {"data": 2, "context": 2, "tensor": 2}, {"sequence_parallel": True}, marks=pytest.mark.slow
         ),

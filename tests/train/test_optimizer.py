@@ -235,6 +235,7 @@ def test_norms_decay_only_where_the_optimizer_asks_for_it():
     assert seen == {0.0, 0.005}
 
 
+@pytest.mark.slow
 def test_the_embedding_and_the_head_may_have_a_rate_of_their_own():
     """As if there were two runs: one of their rate, one of the others'."""
     rates = {"embedding_learning_rate": 5e-2, "embedding_final_learning_rate": 2e-2}

@@ -249,6 +249,7 @@ def test_gradients_are_accumulated_in_their_format(dtype):
     assert max(loop.count("xbf16>") for loop in loops) == (parameters if dtype == "bfloat16" else 0)
 
 
+@pytest.mark.slow
 def test_fp8_is_the_same_on_every_mesh_and_for_every_division_of_the_batch():
     """Scales follow from whole tensors: over devices and, as they are delayed, over micro-batches."""
     precision = Precision(compute_dtype="float32", quantization="fp8")
@@ -269,6 +270,7 @@ def test_training_in_fp8_stays_near_bfloat16():
         assert 0 < np.abs(np.array(losses) - plain).max() < 0.02
 
 
+@pytest.mark.slow
 def test_random_rounding_is_the_same_on_every_mesh():
     """All but the few numbers whose float32 value differs by mesh, as gradients of bfloat16 do, and falls on the other
     side of what was drawn; drawn anew, a third would differ."""
