@@ -94,6 +94,7 @@ def test_random_streams_against_a_recount() -> None:
         assert result.performance.tokens_per_second_total == pytest.approx(16 * 128 / times.median)
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_true_median() -> None:
     rng = random.Random(5)
     spec, hits = make_spec(steps=40), 0
@@ -292,6 +293,7 @@ def test_repeated_losses(losses: list[float], repeated: int) -> None:
     assert metrics.measure(streams.steps(spec, loss=losses.__getitem__), spec).numerics.repeated_at_end == repeated
 
 
+@pytest.mark.slow
 def test_noise_has_no_trend() -> None:
     rng = random.Random(11)
     spec = make_spec(steps=60)

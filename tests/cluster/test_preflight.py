@@ -198,6 +198,7 @@ def test_a_shell_that_talks_does_no_harm(make_site: Callable[..., Site3]) -> Non
     assert site.look(python=None).problems == []
 
 
+@pytest.mark.slow
 def test_the_command_line(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     person = Person(make_cluster(3, containers=False), tmp_path)
     first, second, _ = person.cluster.nodes

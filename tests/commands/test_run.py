@@ -157,6 +157,7 @@ def test_answers_that_are_equally_long_are_no_contradiction(
     assert max(counted) < 2 * 64
 
 
+@pytest.mark.slow
 def test_a_run_that_has_to_resume_stops_where_there_is_no_checkpoint(tmp_path: Path, run_dir: Path) -> None:
     asked = {"enabled": True, "resume": True, "resume_required": True, "directory": str(tmp_path / "checkpoints")}
     code, text = end_of(start(write_config(tmp_path, steps=3, checkpoint=asked), run_dir), 200)
@@ -304,6 +305,7 @@ def test_without_the_devices_the_way_out_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_train_is_one_trainer_process(tmp_path: Path, run_dir: Path) -> None:
     config = write_config(tmp_path, steps=5)
     done = subprocess.run(

@@ -15,6 +15,7 @@ def noisy(rng: random.Random, count: int, sigma: float = 0.005, typical: float =
     return [typical * math.exp(rng.gauss(0, sigma)) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_noise_is_no_change() -> None:
     rng = random.Random(1)
     found = [len(levels_of(noisy(rng, rng.randint(0, 90), rng.uniform(0.001, 0.03)))) > 1 for _ in range(150)]
@@ -45,6 +46,7 @@ def test_several_changes() -> None:
     assert [level.first for level in levels_of(series)] == pytest.approx([0, 25, 50, 75], abs=1)
 
 
+@pytest.mark.slow
 def test_odd_runs_are_no_change() -> None:
     rng = random.Random(5)
     found = [

@@ -266,6 +266,7 @@ def test_what_has_no_step_gives_none(text: str, tmp_path: Path) -> None:
     assert steps(logs.read([tmp_path / "x"])) == []
 
 
+@pytest.mark.slow
 def test_rows_are_not_kept(tmp_path: Path) -> None:
     def memory(count: int) -> int:
         path = write_lines(tmp_path / f"{count}.jsonl", [ROWS["maxtext"][0](n) for n in range(count)])

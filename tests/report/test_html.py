@@ -113,6 +113,7 @@ def test_a_run_that_wrote_nothing_has_a_report_too(tmp_path: Path) -> None:
     assert "verdict.json is not there" in shown
 
 
+@pytest.mark.slow
 def test_of_a_long_run_every_extreme_is_drawn(tmp_path: Path) -> None:
     """Forty thousand steps, with a checkpoint at every tenth: the page stays small, and hides no spike or gap."""
     count = 40_000

@@ -110,6 +110,7 @@ def test_runs_of_one_size_have_no_efficiency(tmp_path: Path) -> None:
     assert "Efficiency" not in scaling_formats.text(found)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth(tmp_path: Path) -> None:
     """Of many pairs of noisy runs, about 95% of the intervals hold the true efficiency: here, at least 90%."""
     hits, pairs = 0, 20

@@ -226,7 +226,10 @@ STEPS = 21  # the first is taken with a rate of 0, as warm-up begins there
 
 @pytest.mark.parametrize(
     ("name", "mesh", "micro_batch_size"),
-    [("gqa, llama3.1 scaling", ALONE, 2), ("tied, wide heads", {"fsdp": 2}, 2)],
+    [
+        ("gqa, llama3.1 scaling", ALONE, 2),
+        pytest.param("tied, wide heads", {"fsdp": 2}, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_twenty_steps_equal_transformers_and_torch(name, mesh, micro_batch_size, rng):
     model, length, sequences, clip_norm = MODELS[name], 32, 4, 2.0

@@ -88,6 +88,7 @@ def test_what_is_held_is_what_the_arrays_of_a_run_take(mesh: dict[str, int], cha
     assert found["memory"]["arguments_bytes"] == pytest.approx(held, rel=0.001, abs=4096)
 
 
+@pytest.mark.slow
 def test_what_does_not_divide_is_said() -> None:
     spec = make_spec({"tensor": 8, "pipeline": 1}, model=replace(TINY, vocab_size=129))
     notes = describe(spec, "cpu")["notes"]

@@ -198,6 +198,7 @@ def test_what_does_not_fit_is_one_line(spec, message, tmp_path):
 # --- what comes between steps -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_good_enough_ends_the_run(tmp_path):
     spec = replace(
         TEXT,
@@ -294,6 +295,7 @@ def test_epochs_end_a_run(tmp_path):
     assert len(steps_of(tmp_path)) == next(iter(events.read(tmp_path / "events-0.jsonl"))).planned_steps == 5
 
 
+@pytest.mark.slow
 def test_epochs_alone_are_the_length_of_a_run_and_of_its_schedule(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(bytes(range(160)) * 4)  # 20 sequences: in two epochs, five steps of 8
@@ -306,6 +308,7 @@ def test_epochs_alone_are_the_length_of_a_run_and_of_its_schedule(tmp_path):
     assert {check.status for check in found if check.name in ("all steps done", "ran as configured")} == {"pass"}
 
 
+@pytest.mark.slow
 def test_a_rate_that_falls_once_an_epoch_does(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(bytes(range(160)) * 4)  # 20 sequences: two whole steps of 8 in an epoch

@@ -111,6 +111,7 @@ def test_preferences_equal_torch(kind, reference, batch):
         np.testing.assert_allclose(value, float(expected_told[name].sum()), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_certain_has_finite_odds():
     w = jnp.eye(D, V) * 100
     flat = {

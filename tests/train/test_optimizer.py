@@ -220,6 +220,7 @@ def test_a_step_that_overflows_is_seen_not_hidden():
     assert np.isfinite(after[1])
 
 
+@pytest.mark.slow
 def test_norms_decay_only_where_the_optimizer_asks_for_it():
     runs = {}
     for decay_norms in (False, True):

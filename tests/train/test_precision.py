@@ -231,6 +231,7 @@ def test_partial_results_cross_the_tensor_axis_in_their_format(dtype, sequence_p
     assert activations == {{None: "bf16", "float32": "f32", "bfloat16": "bf16"}[dtype]}
 
 
+@pytest.mark.slow
 def test_sums_over_the_tensor_axis_are_as_good_in_either_format():
     alone = run_steps(make_spec(model=SMALL, precision=Precision(compute_dtype="float32")), 3)
     precision = Precision(compute_dtype="float32", tensor_reduce_dtype="bfloat16")
