@@ -16,6 +16,9 @@ BENCHES := $(filter-out bench/record.py bench/gpu_train.py bench/plan_compile.py
 # A marker per extra, so that `make demo` waits for jax only, and not for what the tests need.
 INSTALLED := $(VENV)/.installed-
 
+# Tests start thousands of processes, which read bytecode faster than sources.
+unexport PYTHONDONTWRITEBYTECODE
+
 ifdef CLUSTER
 export SEATRIAL_REQUIRE_CLUSTER := 1
 endif
