@@ -18,6 +18,7 @@ answers too. The log of a wrong one is kept. Each goes through a file and `logs.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import random
 import re
@@ -179,5 +180,9 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
 
 
 if __name__ == "__main__":
-    seeds = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-    main(seeds[0] if seeds else 1, everything="--all" in sys.argv, show="--show" in sys.argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seed", type=int, nargs="?", default=1)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--show", action="store_true")
+    given = parser.parse_args()
+    main(given.seed, everything=given.all, show=given.show)
