@@ -47,8 +47,9 @@ test-slow: $(INSTALLED)test $(INSTALLED)test-publish ## Run the slow tests.
 test-gpu-plan: $(INSTALLED)test $(VENV)/plan-gpu ## Compile the step for a GPU without one; fetches 450 MB.
 	PYTHONPATH=$(CURDIR)/$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py tests/commands/test_compiled_step.py $(PARALLEL)
 
+# One after the other: MaxText's virtual devices abort where another run keeps them waiting.
 test-maxtext: $(INSTALLED)test $(VENV)/maxtext/made.txt ## Run the real MaxText, and load with it what convert writes; fetches 600 MB, and another Debian if there is no Python 3.12.
-	SEATRIAL_MAXTEXT=$(VENV)/maxtext/bin $(BIN)/python -m pytest tests/engines/test_maxtext.py tests/engines/test_written.py $(PARALLEL)
+	SEATRIAL_MAXTEXT=$(VENV)/maxtext/bin $(BIN)/python -m pytest tests/engines/test_maxtext.py tests/engines/test_written.py
 
 test-megatron: $(INSTALLED)test $(VENV)/megatron ## Parse with Megatron-LM's own parser what is written for it; fetches 3 MB.
 	SEATRIAL_MEGATRON=$(VENV)/megatron $(BIN)/python -m pytest tests/engines/test_written_megatron.py
