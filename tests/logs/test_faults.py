@@ -25,6 +25,8 @@ REPEATING = {
     "heartbeat_loop",
     "exception_cut_off",
     "exception_of_a_client",
+    "exception_of_a_server",
+    "exception_in_summary",
     "benign_trackers",
 }  # of which the order of the lines counts
 

@@ -55,6 +55,8 @@ BENIGN = re.compile(
     r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
     # An experiment tracker that does not reach its server: training goes on without it.
     r"|\b(?:wandb|comet (?:warning|error)): .*(?:network|connection|timed out|timeout|heartbeat|unreachable)"
+    # huggingface_hub's warning of a request to its server, which it repeats; the last one raises an exception.
+    r"|' thrown while requesting (?:get|head|post|put|patch|delete) http"
     # What JAX's coordination says of a start and an end in order.
     r"|polling for error from coordination service|coordination (?:service )?agent has successfully"
     r"|expected (?:upon|during) program shutdown"

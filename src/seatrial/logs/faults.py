@@ -54,6 +54,8 @@ _OF_CLIENTS = re.compile(
     r"(?:requests|urllib3|httpx|httpcore|aiohttp|http|socket|ssl|wandb|comet_ml|mlflow|neptune|clearml)\."
     r"|(?:\w*Timeout|\w*TimeoutError|Connection\w*Error|MlflowException|CommError)$"
 )
+# A server that is out of reach is no peer of the training.
+_OF_HTTP = re.compile(r"(?:requests|urllib3|httpx|httpcore|aiohttp|http|huggingface_hub)\.")
 _RETRIED = re.compile(r"entering retry loop|\bwill retry\b|\b[Rr]etrying\b")
 UNTIL_RETRIED = 3  # lines, at most, between such an exception and that
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -61,12 +63,13 @@ _TASK = re.compile(r"/task:(\d+)\b")
 # A line of JAX's list of processes that holds nothing but a number; some loggers put the time before every line.
 _NUMBER = re.compile(r"\s*(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?:?\s+)?(\d{1,7})\s*")
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*:\s*(\S+)")
+_INDENTED = "  "  # what that summary puts before each line of a worker's traceback
 _SIGNALS = {9: "killed", 15: "terminated", 11: "segfault", 7: "bus_error", 6: "aborted"}
 _TASKS_OF = {"start_barrier": "process_missing", "heartbeat_lost": "heartbeat_lost"}  # lists follow on these
 _OF_EXIT = ("bad_exit", "job_failed")
 _KINDS_OF_NAME = {"KeyboardInterrupt": "interrupted", "SystemExit": ""}
 
-Key = tuple[int, str, int | None]  # process, source, rank
+Key = tuple[int, str, int | None, str | None]  # process, source, rank, host
 
 
 @dataclass(slots=True)
@@ -86,6 +89,8 @@ class _Block:
     held: list[Fault] = field(default_factory=list)  # exceptions of what may be retried
     chained: bool = False  # another exception is to follow on the last one
     message: Message | None = None
+    is_traced: bool = False  # the lines that come are the traceback of the entry
+    later: list[Fault] = field(default_factory=list)  # exceptions that came after the first observed failure
 
 
 @dataclass(slots=True)
@@ -145,7 +150,7 @@ class FaultScanner:
             candidates = self._candidates(skeleton)
         if not candidates and not self._blocks:
             return []
-        key = (process, source, rank)
+        key = (process, source, rank, host)
         if rank is None and self._goes_on(source, line):
             return []
         if not candidates and key not in self._blocks:
@@ -266,7 +271,7 @@ class FaultScanner:
 
     def _goes_on(self, source: str, line: str) -> bool:
         """True if a line without a rank goes on the message of the rank that spoke last, whose prefix only began it."""
-        block = self._blocks.get(self._speakers.get(source, (0, "", None)))
+        block = self._blocks.get(self._speakers.get(source, (0, "", None, None)))
         return block is not None and block.message is not None and block.message.take(_bare(line))
 
     def _whole(self, block: _Block, key: Key) -> Iterator[Fault]:
@@ -311,7 +316,7 @@ class FaultScanner:
         block.lines += 1
         if block.lines > MAX_BLOCK_LINES:
             del self._blocks[key]
-            return None
+            return [*block.held, *block.later] or None
         if block.kind == "tasks":
             found = list(_missing(block, text, about))  # none of a line that belongs to something else
             if not found and text.strip() and (block.found or block.lines > BEFORE_TASKS):
@@ -335,9 +340,11 @@ class FaultScanner:
         if self._begin(text, key, about, kind="exception"):
             self._blocks[key].held = block.held
             return []
-        kind = _KINDS_OF_NAME.get(name, classify(text, fatal=True) or "exception")
+        kind = _kind_of(last["name"], text)
         if not kind:
             return block.held
+        if _OF_HTTP.match(last["name"]):
+            block.held = [fault for fault in block.held if fault.fault != "peer_lost"]
         faults = [*block.held, *_named_in(kind, about, _facts_of(kind, text), text)]
         if kind in _TASKS_OF or not _OF_CLIENTS.match(last["name"]):
             return [*faults, *self._listed(kind, text, key, about)]
@@ -366,23 +373,53 @@ class FaultScanner:
         return None, () if retried else block.held
 
     def _elastic(self, block: _Block, text: str, key: Key, about: dict[str, Any]) -> list[Fault] | None:
-        """torchelastic's summary: an entry per failed worker, the first observed failure in a part of its own."""
+        """torchelastic's summary: an entry per failed worker, the first observed failure in a part of its own.
+
+        A worker comes out when its entry is over: the exception of its traceback, if there is one, came before its end.
+        """
+        if block.is_traced and (found := self._traced(block, text, about)) is not None:
+            return found
         match = _ELASTIC.match(text)
         if not match:
             block.root = block.root or text.startswith("Root Cause")
             if text.startswith("=====") and block.root and block.found:
                 del self._blocks[key]
+                return [*block.held, *block.later] or None
             return None
         name, value = match.groups()
+        if name == "traceback":
+            block.is_traced, block.lines = value == "Traceback", 0
+        done: list[Fault] = []
+        if name in ("time", "exitcode") or (name == "traceback" and not block.is_traced):
+            done, block.held = block.held, []
         if name == "time":
             block.entry = {}
         block.entry[name] = value
         block.last = about
-        if name != "exitcode":
+        if name == "exitcode":
+            block.found += 1
+            block.held = [_worker(block, about)]
+        return done
+
+    def _traced(self, block: _Block, text: str, about: dict[str, Any]) -> list[Fault] | None:
+        """What a line of the traceback in an entry of that summary shows; None behind its end."""
+        line = text.removeprefix(_INDENTED)
+        if line == text and text.strip():
+            block.is_traced = False
+            return None
+        last = None if line[:1].isspace() else _EXCEPTION.match(line) or _ANY_EXCEPTION.match(line)
+        if not last or line.startswith(_CHAINED):
             return []
-        block.found += 1
-        worker = _worker(block, about)
-        block.entry = {}
+        kind = _kind_of(last["name"], line)
+        if not kind or not block.held:  # what follows on the first exception is a part of it, or came of it
+            return []
+        (worker,), block.held = block.held, []
+        named = {name: worker.facts.get(name) for name in ("rank", "host")}
+        groups = {**_facts_of(kind, line), **{name: str(fact) for name, fact in named.items() if fact is not None}}
+        raised = list(_named_in(kind, about, groups, line))
+        if block.root:
+            return [*raised, worker]
+        block.later += raised
         return [worker]
 
     def _folded(self, fault: Fault) -> Fault | None:
@@ -403,6 +440,12 @@ class FaultScanner:
             return fault
         group.held = fault
         return None
+
+
+def _kind_of(name: str, text: str) -> str:
+    """The kind of fault that the last line of a traceback is, by the name of its exception; "" if it is none."""
+    kind = _KINDS_OF_NAME.get(name.rpartition(".")[2], classify(text, fatal=True) or "exception")
+    return "exception" if kind == "peer_lost" and _OF_HTTP.match(name) else kind
 
 
 def classify(text: str, *, fatal: bool = False) -> str | None:
@@ -538,10 +581,10 @@ def _worker(block: _Block, about: dict[str, Any]) -> Fault:
 
 def _cut_off(block: _Block) -> Iterator[Fault]:
     """What is known of a block whose end the log does not have."""
-    yield from block.held
+    yield from (*block.held, *block.later)
     if block.kind == "traceback" and not block.overtaken:
         yield _fault("exception", block.first, {}, block.first["text"])
-    elif block.kind == "elastic" and block.entry.get("rank"):
+    elif block.kind == "elastic" and block.entry.get("rank") and "exitcode" not in block.entry:
         yield _worker(block, block.last or block.first)
     elif block.kind == "elastic" and not block.found:
         yield _fault("worker_failed", block.first, {}, block.first["text"])
