@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from seatrial import logs
 from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
 from seatrial.logs import lines, numbers, reader
-from seatrial.logs.lines import all_without_codes, read_lines, read_prefix, split_line, without_codes
+from seatrial.logs.lines import all_without_codes, hosts_of, read_lines, read_prefix, split_line, without_codes
 from tests.helpers.log_cases import HERE, both, folders
 
 
@@ -103,6 +103,8 @@ def test_an_impossible_date_is_no_time(text: str) -> None:
         ("[20251121 12:10:29][rank-31/32][INFO ] [--------trainer.py:2488] :", 31, None),
         ("[pod/llama-worker-3/main] ", None, "llama-worker-3/main"),
         ("2026-02-24T19:46:17.123456789Z 3: ", 3, None),
+        ("10.0.0.7: [rank9]: ", 9, "10.0.0.7"),
+        ("localhost: ", None, "localhost"),
     ],
 )
 def test_prefixes_of_launchers_are_read_and_taken_off(prefix: str, rank: int | None, host: str | None) -> None:
@@ -111,6 +113,23 @@ def test_prefixes_of_launchers_are_read_and_taken_off(prefix: str, rank: int | N
     assert (prefix + "iteration 5/ 50 |")[found.length :].lstrip() == "iteration 5/ 50 |"
     events = parse([prefix + line(1), prefix + line(2)])
     assert [(event.process, event.step) for event in steps(events)] == [(rank or 0, 1), (rank or 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("[runner.py:630:main] cmd = pdsh -S -f 1024 -w a-1,me@a-2 export A=b", {"a-1", "a-2"}),
+        ("+ pdsh -R ssh -w a-1 date", set()),
+        ("+ pdsh -w a-1,,a.b date", {"a-1", "a.b"}),
+        ("pdsh -w is an option", {"is"}),
+        ("a pdsh -wide one", set()),
+        ("pdsh@a-1: a-2: ssh exited with exit code 1", set()),
+    ],
+)
+def test_the_command_of_pdsh_names_the_hosts_of_a_log(command: str, found: set[str]) -> None:
+    assert hosts_of(command) == found
+    events = parse([command, *(f"{host}: {line(n)}" for n, host in enumerate(sorted(found), 1))])
+    assert [event.step for event in steps(events)] == list(range(1, len(found) + 1))
 
 
 def test_colours_titles_and_carriage_returns_are_no_text() -> None:

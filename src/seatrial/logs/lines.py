@@ -35,13 +35,16 @@ _PREFIX = re.compile(
     | (?:[A-Z]+[ ]*)?\[\d{8}[ ]\d\d:\d\d:\d\d\]\[rank-(?P<primus>\d{1,9})/(?P<world>\d{1,9})\]                # Primus
         \[\w+[ ]*\][ ]*\[-*[\w./-]+:\d+\][ ]*:
     | \[(?:pod|container)/(?P<pod>[\w./-]+)\][ ]                            # kubectl logs --prefix
+    | (?P<pdsh>localhost|\d{1,3}(?:\.\d{1,3}){3}):[ ]                       # pdsh, of DeepSpeed; see `hosts_of`
     | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(?:Z|[+-]\d\d:\d\d)[ ]         # kubectl logs --timestamps
     )""",
     re.VERBOSE,
 )
 # The innermost, most global of them says which rank it is.
 _RANKS = ("rank", "primus", "trainer", "replica", "mpi", "task")
-_HOSTS = ("ip", "pod")
+_HOSTS = ("ip", "pod", "pdsh")
+# Any word may stand before a colon, so that a name is that of a host only where the log says so: `pdsh -S -w a,b date`.
+_PDSH = re.compile(r"\bpdsh (?:-[a-zA-Z]+ (?:\d+ )?){0,8}?-w (?P<hosts>[\w.,@-]{1,20000})(?= )")
 _MAY_BEGIN_PREFIX = frozenset("0123456789[( I")
 
 
@@ -175,6 +178,12 @@ def all_without_codes(lines: Sequence[str]) -> Sequence[str]:
     # To split and to join takes two thirds of the time of `sub`.
     shown = [] if "\x1b]" in text else "".join(ESCAPE_SEQUENCES.split(text)).split("\n")
     return shown if len(shown) == len(lines) else list(map(without_codes, lines))
+
+
+def hosts_of(line: str) -> frozenset[str]:
+    """The hosts whose names stand before what they print, by a line with the command of pdsh that runs it there."""
+    found = _PDSH.search(line)
+    return frozenset(host.rpartition("@")[2] for host in found["hosts"].split(",") if host) if found else frozenset()
 
 
 def read_prefix(line: str) -> Prefix:

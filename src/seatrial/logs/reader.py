@@ -20,7 +20,7 @@ from seatrial.logs.faults import FaultScanner, skeleton_of
 from seatrial.logs.grammar import Family, Found, Note, Reading
 from seatrial.logs.held_step import HeldStep
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
-from seatrial.logs.lines import Prefix, all_without_codes, codes_in, read_prefix, split_line, without_codes
+from seatrial.logs.lines import Prefix, all_without_codes, codes_in, hosts_of, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
 from seatrial.logs.step_lines import Line, Remark, is_cut, readings_of, remarks_of
@@ -123,6 +123,8 @@ class Reader:
         self._number = 0
         self._matched: _Learnt | None = None  # the pattern that the last line had
         self._printed = ""  # the last line, with its codes
+        self._hosts: frozenset[str] = frozenset()  # that stand before the lines of this log
+        self._host: str | None = None  # before the last line
         self._only_steps = False  # whether the last lines that were matched at once were steps all
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
         self._held: dict[int, HeldStep] = {}  # by process
@@ -132,6 +134,9 @@ class Reader:
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
         self._number += 1
+        if self._hosts:
+            host, colon, rest = line.partition(": ")
+            self._host, line = (host, rest) if colon and host in self._hosts else (None, line)
         self._printed = line
         if "\x1b" in line:
             line = without_codes(line)
@@ -146,6 +151,8 @@ class Reader:
             if events is not None:
                 return events
         self._matched = None
+        if "pdsh " in line:
+            self._hosts |= hosts_of(line)
         carried = self._line if line[:1] == "\r" and self._line_at == self._number - 1 else ""
         self._line, self._line_at = carried or line, self._number
         if self._is_quiet(line, tables):
@@ -285,6 +292,8 @@ class Reader:
         prefix = read_prefix(text)
         if goes_on and prefix.rank is None:  # what stood before the line stands before the rest of it
             prefix = replace(read_prefix(self._line), length=prefix.length, rank_span=None)
+        if self._host and prefix.host is None:
+            prefix = replace(prefix, host=self._host)
         line = Line(raw, text, prefix)
         remarks = remarks_of(text, tables.notes)
         readings = [
@@ -452,7 +461,9 @@ class Reader:
     def _log_of(self, prefix: Prefix) -> ProcessLog:
         process = self._process if prefix.rank is None else prefix.rank
         if process not in self._logs:
-            self._logs[process] = ProcessLog(process, self._source, prefix.host or "", prefix.num_ranks, self._logs)
+            several = self._hosts and prefix.rank is None  # their lines without a rank are those of one process
+            host = "" if several else prefix.host or ""
+            self._logs[process] = ProcessLog(process, self._source, host, prefix.num_ranks, self._logs)
         return self._logs[process]
 
 

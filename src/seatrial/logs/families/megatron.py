@@ -39,7 +39,8 @@ _ARGUMENTS = {
     "transformer_impl": "transformer_impl",
 }
 _ARGUMENT = re.compile(
-    r"(?<![\w.-])(?:"
+    # DeepSpeed's own list has a world_size too, which is the number of replicas: "[config.py:1003:print]   world_size".
+    r"(?<![\w.-])(?<!:print\]   )(?:"
     + "|".join(
         rf"{name} \.{{2,60}}:? ?(?!None\b)(?P<{fact}>\w[\w.]{{0,60}}?|\[[^\]]{{1,60}}\])"
         for name, fact in _ARGUMENTS.items()
