@@ -260,3 +260,12 @@ def test_without_a_configuration_the_log_is_held_against_itself() -> None:
     run = log(LLAMA, changes=lambda n: {"reported": {"mfu": 1.2}})
     found = measured(run, None)
     assert [i.name for i in found.identities] == ["peak"]
+
+
+def test_a_utilization_of_a_peak_that_was_assumed_proves_nothing() -> None:
+    """torchtitan takes an A100's for a device that it does not know, and says so."""
+    run = log(LLAMA, changes=lambda n: {"reported": {"mfu": 3.5}})
+    facts = {"family": "torchtitan", "peak_assumed": "some other device"}
+    started = events.RunStarted(process=0, wall_time=START, facts=facts)
+    assert [i.name for i in measured([started, *run], None).identities] == []
+    assert "MFU" not in [i.name for i in measured([started, *run]).identities]

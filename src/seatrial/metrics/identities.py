@@ -227,7 +227,9 @@ def _off_the_pace(facts: Facts) -> float:
 
 
 def _peak(facts: Facts) -> Identity | None:
-    """No utilization is above 1."""
+    """No utilization is above 1, unless it is of a peak that the program assumed for a device that it does not know."""
+    if "peak_assumed" in facts.setup.facts:
+        return None
     mfu = _present(reported(facts.steps, "mfu"))
     value = float(np.median(mfu)) if len(mfu) else 0.0
     sentence = f"The log's own MFU is {value:.1%}, which no device reaches."
@@ -240,7 +242,8 @@ def _mfu(facts: Facts) -> Identity | None:
     mfu, device = reported(facts.steps, "mfu"), facts.setup.device
     implied = _present(rates * TERA / above_zero(mfu))
     slack = relative_rounding(rates) + relative_rounding(mfu)
-    if device is None or facts.setup.peak is None or not len(implied) or slack > MOST_ROUNDING:
+    assumed = "peak_assumed" in facts.setup.facts
+    if device is None or facts.setup.peak is None or assumed or not len(implied) or slack > MOST_ROUNDING:
         return None
     value, peaks = float(np.median(implied)), device.peak_flops
     name = min(peaks, key=lambda kind: abs(value / peaks[kind] - 1))

@@ -41,6 +41,8 @@ _NOTES = (
     note("start", " capacity: ", r"\b[A-Z]+ capacity: (?P<device_kind>.{1,80}?) with [\d.]+GiB memory"),
     note("start", " total parameters",
          r"Model (?P<model>\S{1,60}(?: \S{1,60})?) size: (?P<num_parameters>[\d,]+) total parameters"),
+    # Of a device that it does not know, the utilization means nothing.
+    note("start", "Peak flops undefined for", r"Peak flops undefined for: (?P<peak_assumed>.{1,80}?), fallback to "),
     note("start", "Peak FLOPS used for computing MFU:",
          rf"Peak FLOPS used for computing MFU: (?P<peak_flops_per_second>{NUMBER})\s*$"),
     note("start", "local batch size ",
