@@ -322,3 +322,17 @@ def test_norms_of_0_alone_are_unreported_in_another_trainers_log() -> None:
     flat = [events.RunStarted(process=0, wall_time=0.0, facts={"family": "megatron"})]
     flat += log(lambda n: {"loss": 5.0}, grad_norm=lambda n: 0.0)
     assert check(flat, "gradient finite", None).status == "fail"
+
+
+@pytest.mark.parametrize(("family", "first"), [("deepspeed", 1), ("maxtext", 0), ("", 0)])
+def test_the_loss_before_any_update_shows_no_training(family: str, first: int) -> None:
+    facts = {"family": family, "counted_from": first} if family else {}
+    started = events.RunStarted(process=0, wall_time=0.0, facts=facts)
+    first_step, second = (events.Step(step=first + n, seconds=4.0, loss=11.25 - n) for n in range(2))
+    assert check([started, first_step], "loss trend", None).status == "inconclusive"
+    assert "before any update" in check([started, first_step], "loss trend", None).sentence
+    assert check([started, first_step, second], "loss trend", None).status == "not_applicable"
+    assert check([started, second], "loss trend", None).status == "not_applicable"
+    evaluated = measure_numerics(records([started, first_step]), [events.Eval(process=0, step=first, loss=10.5)])
+    (trend,) = [each for each in judge_numerics(evaluated, None) if each.name == "loss trend"]
+    assert trend.status == "not_applicable"

@@ -74,7 +74,8 @@ class Numerics:
     `non_finite_others` are the losses beside the loss, and whatever else an objective reports of its own, that are not
     finite in some process: its name, the value at the first of the steps, and these. `contradictions` are the steps for
     which the log of one process gives two losses. `objective` is what the loss is of, where it is no cross-entropy.
-    `loss_optional`: a program may print none at all.
+    `loss_optional`: a program may print none at all. `untrained`: the only loss is that of the very first step, which
+    is computed before any update.
     """
 
     num_steps: int
@@ -126,6 +127,7 @@ class Numerics:
     evals_fall: bool = False
     objective: str = ""
     loss_optional: bool = False
+    untrained: bool = False
     least_fall: float | None = None
 
 
@@ -187,8 +189,15 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         evals_fall=_fall_throughout(evaluated),
         objective=str(telling.started.facts.get("objective", "")) if telling.started else "",
         loss_optional=telling.started is not None and telling.started.facts.get("loss_optional") is True,
+        untrained=len(losses) == 1 and _is_first_alone(telling),
         least_fall=least_fall if least_fall > WORTH_SHOWING else None,
     )
+
+
+def _is_first_alone(record: Record) -> bool:
+    """True if the only step of a record is the first of its run."""
+    first = record.started.facts.get("counted_from", 0) if record.started else 0
+    return len(record.steps) == 1 and record.steps[0].step == first
 
 
 def _first(values: Iterable[float]) -> float | None:

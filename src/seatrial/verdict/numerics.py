@@ -130,6 +130,7 @@ _TREND: dict[str, tuple[Status, Status, Status]] = {
     "spiked": ("inconclusive", "inconclusive", "inconclusive"),
     "falling": ("pass", "pass", "pass"),
     "slight": ("inconclusive", "not_applicable", "inconclusive"),
+    "untrained": ("inconclusive", "inconclusive", "inconclusive"),
     "evaluated": ("pass", "pass", "pass"),
     "flat": ("inconclusive", "not_applicable", "inconclusive"),
     "too_short": ("not_applicable", "not_applicable", "not_applicable"),
@@ -193,6 +194,7 @@ def _courses_told(numerics: Numerics, kind: str, chance: float | None) -> dict[s
         "above its start": f"The loss falls to {show(numerics.late_loss)}, but began at {show(numerics.first_loss)}.",
         "spiked": f"The loss spikes to {show(numerics.max_loss)} at {show_ranges(numerics.loss_spikes)}.",
         "falling": "The loss falls.",
+        "untrained": f"The only loss, {last}, is that of the first step, before any update: it does not show training.",
         "slight": f"The loss falls by less than {SLIGHT_FALL:.1%}: hardly anything is learnt.",
         "flat": f"The loss stays flat{flat}.",
         "evaluated": came_down,
@@ -210,6 +212,8 @@ def _course(numerics: Numerics, *, synthetic: bool) -> str:
         return "lost" if losses >= MIN_REPEATED else "nothing"
     if _is_memorised(numerics):
         return "memorised"
+    if numerics.untrained and not numerics.num_evals:
+        return "untrained"
     if repeated >= MIN_REPEATED and repeated >= (losses if synthetic else losses // 2):
         return "stuck"
     if numerics.trend == "rising":
