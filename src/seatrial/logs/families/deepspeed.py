@@ -2,35 +2,62 @@
 
 Its engine for pipelines adds `steps: 10 loss: 7.9123 iter time (s): 3.412 samples/sec: 75.030`; the other one has no
 loss, and a line with samples/s of the whole job, of the last step. Beside Megatron or Hugging Face, which print the
-same steps with more about them, only that rate counts. The skipped steps are counted from the beginning.
+same steps with more about them, only that rate counts. The skipped steps are counted from the beginning; the line with
+`step=0` is printed before the first one, and says only that the engine begins again where there were steps.
+
+DeepSpeed-Chat says how much there is to do, `Beginning of Epoch 1/2, Total Micro Batches 460`, and in its first stage a
+perplexity instead of losses.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
 from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
-from seatrial.logs.numbers import NUMBER
+from seatrial.logs.numbers import NUMBER, quantity
 
 _STEP = re.compile(
     rf"\[Rank 0\] step=(?P<step>\d{{1,12}}), skipped=(?P<skipped>\d{{1,12}}), lr=\[(?:(?P<lr>{NUMBER})(?=[],]))?"
 )
 _RATE = {"lr": Field(name="learning_rate")}
 _WITH_LOSS = re.compile(r"(?:^|[\s\]:])steps: (?P<step>\d+) (?=loss: )")
+# How many micro batches a step has: on the command line, or in the list of the engine's settings.
+_ACCUMULATION = re.compile(r"\bgradient_accumulation_steps(?: |=| \.{2,40} )(?P<steps>[1-9]\d{0,5})\b(?!\.\d)")
+_EPOCH = re.compile(r"Beginning of Epoch \d+/(?P<epochs>\d{1,6}), Total Micro Batches (?P<batches>\d{1,12})\b")
+_PERPLEXITY = re.compile(rf"^ppl: (?P<ppl>{NUMBER})(?=\s*$|, loss: )")
+_PLANNED = note("facts", "Total Micro Batches", _EPOCH)
+_EVALUATED = note("eval", "ppl: ", _PERPLEXITY)
 
 
 class _Log:
-    """The steps that were skipped up to the last line."""
+    """The steps that were skipped up to the last line, and the micro batches of a step."""
 
     def __init__(self) -> None:
         self._skipped = 0
+        self._has_begun = False
+        self._accumulation: int | None = None
+        self._evaluates = False
 
     def __call__(self, line: str) -> Iterator[Found]:
+        if found := _ACCUMULATION.search(line):
+            self._accumulation = int(found["steps"])
+        if (found := _EPOCH.search(line)) and self._accumulation:  # which goes on from one epoch to the next
+            yield _PLANNED, {"planned_steps": int(found["epochs"]) * int(found["batches"]) // self._accumulation}
+        evaluates, self._evaluates = self._evaluates, "Evaluating perplexity" in line
+        if evaluates and (found := _PERPLEXITY.match(line)) and (perplexity := quantity(found["ppl"])):
+            yield _EVALUATED, {"loss": str(math.log(perplexity) if perplexity > 0 else math.nan)}
+        yield from self._step(line)
+
+    def _step(self, line: str) -> Iterator[Found]:
         if found := _STEP.search(line):
             skipped = int(found["skipped"])
             values = {"step": int(found["step"]), "skipped_steps": max(0, skipped - self._skipped)}
             self._skipped = skipped
+            if not (values["step"] or self._has_begun):
+                return
+            self._has_begun = True
             rate = read_values([("lr", found["lr"] or "")], _RATE).values
             yield Reading(values={**values, **rate}, spans=((*found.span("step"), "step", None),))
 
@@ -56,7 +83,9 @@ FAMILY = Family(
     loss_optional=True,
     continued=re.compile(r".{0,200}?\bglobal_step=\d+, RunningAvgSamplesPerSec="),
     custom_reader=_Log,
-    custom_words=("[Rank 0] step=",),
+    custom_words=(
+        "[Rank 0] step=", "Total Micro Batches", "gradient_accumulation_steps", "Evaluating perplexity", "ppl: ",
+    ),
     notes=(
         note("figures", "CurrSamplesPerSec=", rf"CurrSamplesPerSec=(?P<samples_per_second_total>{NUMBER})(?=,)"),
     ),
