@@ -55,6 +55,7 @@ BENIGN = re.compile(
     r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
     # An experiment tracker that does not reach its server: training goes on without it.
     r"|\b(?:wandb|comet (?:warning|error)): .*(?:network|connection|timed out|timeout|heartbeat|unreachable)"
+    r"|checkpoint tracker file does not exist"  # verl, which looks whether there is anything to go on from
     # What JAX's coordination says of a start and an end in order.
     r"|polling for error from coordination service|coordination (?:service )?agent has successfully"
     r"|expected (?:upon|during) program shutdown"
