@@ -273,3 +273,11 @@ def test_a_loss_beside_a_reward_is_that_of_a_policy() -> None:
     assert outcome(rising).outcome == "pass"
     assert outcome([line.replace("'reward': 0.65, ", "") for line in rising]).outcome != "pass"
     assert outcome([line.replace(": 0.0090", ": nan") for line in rising]).outcome == "fail"
+
+
+def test_the_run_after_that_of_a_policy_is_its_own() -> None:
+    """GRPO, and then fine-tuning in the same log."""
+    both_runs = [lines(1, done, 20, version=4, seconds=100.0) for done in (60, 40)]
+    policy = [line.replace("'grad_norm'", "'reward': 0.65, 'grad_norm'") for line in both_runs[0]]
+    events = list(logs.parse([*policy, *both_runs[1]]))
+    assert [event.facts.get("objective") for event in events if isinstance(event, RunStarted)] == ["policy", ""]

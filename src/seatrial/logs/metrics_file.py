@@ -163,7 +163,7 @@ def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
     time = first(row, TIME)
     values = values_of(row)
     if transformers.REWARD in row:
-        log.note(transformers.POLICY, transformers.OF_POLICY, "", None)
+        log.note(transformers.POLICY, transformers.objective_of(row), "", None)
     if "loss" in values or any(name in values for name in SPEEDS):
         fields = log.blank("")
         fields |= {"step": int(step), **{name: value for name, value in values.items() if name in fields}}

@@ -11,7 +11,7 @@ due. Values are strings since version 5. No line says how long a step took, only
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
@@ -47,7 +47,11 @@ END = note("end", "'train_runtime'", _DICT)
 _START = note("start", "Total optimization steps", r"Total optimization steps = (?P<planned_steps>\d[\d,]{0,20})")
 _COUNTED = note("facts", "{'loss': ", _DICT)
 POLICY = note("facts", "'reward': ", _DICT)
-OF_POLICY: Mapping[str, str] = {"objective": "policy"}
+
+
+def objective_of(row: Container[str]) -> Mapping[str, str]:
+    """What the loss of a line or row is of, as a fact of the run."""
+    return {"objective": "policy" if REWARD in row else ""}
 
 
 class _Said(NamedTuple):
@@ -68,6 +72,7 @@ class _Log:
         self._lines = 0  # of steps, as far as they are counted
         self._is_late = False  # whether lines come after the bar has gone on
         self._has_steps = False  # whether a line got its step by the bar
+        self._of_policy = False  # whether a line had a reward; the next run of the log may have none
         self._per_epoch: float | None = None  # steps, by a line with the same bar before and after it
         self._waits: _Said | None = None
 
@@ -111,8 +116,9 @@ class _Log:
         elif "eval_loss" in pairs:
             yield EVAL, {"loss": pairs["eval_loss"], **({} if step is None or self._is_late else {"step": step})}
         elif "loss" in pairs:
-            if REWARD in pairs:
-                yield POLICY, OF_POLICY
+            if self._of_policy or REWARD in pairs:
+                self._of_policy = True
+                yield POLICY, objective_of(pairs)
             total = int(named[3]) if named and named[3] else self._total
             said = _Said(pairs, own, total, self._step)
             if own is None and self._step is not None and not self._is_late:
