@@ -160,6 +160,7 @@ class RunEnded(Event):
 # between: name → unit.
 TOTALS: dict[str, str] = {
     "run_seconds": "s",
+    "steps": "",
     "steps_per_second": "steps/s",
     "samples_per_second_total": "samples/s",
     "epochs": "",

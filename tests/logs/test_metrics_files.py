@@ -44,6 +44,11 @@ ROWS: dict[str, Spelling] = {
                    "global_step/max_steps": f"{n + 1}/{N}", "memory(GiB)": 4.2},
         lambda n: n + 1,
     ),
+    "LLaMA-Factory": (
+        lambda n: {"current_steps": 5 * n + 5, "total_steps": 5 * N, "loss": loss_at(n), "lr": 1e-4, "epoch": n / 7,
+                   "percentage": 2.5 * n, "elapsed_time": "1 day, 0:10:05", "remaining_time": "0:00:00"},
+        lambda n: 5 * n + 5,
+    ),
     "torchtitan": (
         lambda n: {"step": 10 * n + 10, "loss_metrics/global_avg_loss": loss_at(n), "throughput(tps)": 9000.5,
                    "time_metrics/end_to_end(s)": 1.25, "mfu(%)": 31.5, "tflops": 400.5, "grad_norm": 2.0},
@@ -103,7 +108,7 @@ def test_every_spelling_says_its_steps(name: str, form: str, tmp_path: Path) -> 
     if "mfu(%)" in told:
         assert steps(record)[3].reported["mfu"] == pytest.approx(0.315)
         assert steps(record)[3].reported["tokens_per_second_per_device"] == 9000.5
-    assert started(record).planned_steps == (N if name == "ms-swift" else None)
+    assert started(record).planned_steps == {"ms-swift": N, "LLaMA-Factory": 5 * N}.get(name)
 
 
 @given(
@@ -295,6 +300,23 @@ def test_the_end_of_a_run_is_no_step(tmp_path: Path) -> None:
     assert steps(record)[-1].loss == loss_at(N - 1)
     (ended,) = [event for event in record if isinstance(event, RunEnded)]
     assert (ended.reason, ended.totals) == ("completed", {"run_seconds": 50.0, "steps_per_second": 0.8})
+
+
+def test_llama_factory_ends_with_a_row_of_the_last_step(tmp_path: Path) -> None:
+    total = 5 * N + 3
+    rows = [{**ROWS["LLaMA-Factory"][0](n), "total_steps": total} for n in range(N)]
+    checked = {"current_steps": 50, "total_steps": total, "eval_loss": 2.5, "epoch": 1.5}
+    end = {"current_steps": total, "total_steps": total, "epoch": 6.0, "percentage": 100.0}
+    for last, word in (([end], ["completed"]), ([{**end, "current_steps": total - 1}], []), ([], [])):
+        record = logs.read([write_lines(tmp_path / "trainer_log.jsonl", [*rows[:9], checked, *rows[9:], *last])])
+        assert [step.step for step in steps(record)] == [5 * n + 5 for n in range(N)]
+        assert [event.reason for event in record if isinstance(event, RunEnded)] == word
+        assert [(event.step, event.loss) for event in record if isinstance(event, Eval)] == [(50, 2.5)]
+
+
+def test_a_row_with_a_reward_is_of_a_policy(tmp_path: Path) -> None:
+    rows = [{**ROWS["ms-swift"][0](n), "reward": 0.5} for n in range(N)]
+    assert started(logs.read([write_lines(tmp_path / "logging.jsonl", rows)])).facts["objective"] == "policy"
 
 
 def test_random_lines_never_end_in_an_error(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -41,26 +43,32 @@ def test_hostile_lines_are_read_in_bounded_time() -> None:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], tuple[Path, Path]]:
-    """Logs and states of runs of 32 steps: with the bar or plain, a line for each step or for every fifth."""
+    """Logs and states of runs of 32 steps: with the bar or plain, a line for each step or for every fifth.
+
+    "late": all lines come after the bar, because Python buffers them.
+    """
     folder, found = tmp_path_factory.mktemp("hf"), {}
-    for bar, every, seconds in (("bar", 1, 0.0), ("bar", 5, 0.0), ("plain", 1, 0.01), ("plain", 5, 0.01)):
+    for bar, every, seconds in (
+        ("bar", 1, 0.0), ("bar", 5, 0.0), ("plain", 1, 0.01), ("plain", 5, 0.01), ("late", 1, 0.01), ("late", 5, 0.01),
+    ):  # fmt: skip
         log, state = folder / f"{bar}-{every}.log", folder / f"{bar}-{every}.json"
-        arguments = [bar, "32", str(every), "24", str(seconds), str(state)]
+        arguments = ["bar" if bar == "late" else bar, "32", str(every), "24", str(seconds), str(state)]
         with log.open("wb") as file:
             subprocess.run(
                 [sys.executable, "-m", "tests.logs.hf_run", *arguments], stdout=file, stderr=file, cwd=ROOT, check=True,
-                env={**os.environ, "HF_HUB_OFFLINE": "1"}, timeout=120,
+                env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "" if bar == "late" else "1"},
+                timeout=120,
             )  # fmt: skip
         found[bar, every] = (log, state)
     return found
 
 
-@pytest.mark.parametrize("bar", ["bar", "plain"])
+@pytest.mark.parametrize("bar", ["bar", "plain", "late"])
 @pytest.mark.parametrize("every", [1, 5])
 def test_what_the_trainer_itself_prints(
     printed: dict[tuple[str, int], tuple[Path, Path]], bar: str, every: int
 ) -> None:
-    for path, planned in zip(printed[bar, every], (32 if bar == "bar" else None, 32), strict=True):
+    for path, planned in zip(printed[bar, every], (None if bar == "plain" else 32, 32), strict=True):
         events = logs.read([path])
         (started,) = [event for event in events if isinstance(event, RunStarted)]
         (ended,) = [event for event in events if isinstance(event, RunEnded)]
@@ -77,7 +85,7 @@ def test_a_reported_speed_of_the_whole_run_decides_nothing(
     printed: dict[tuple[str, int], tuple[Path, Path]],
 ) -> None:
     spec = make_spec(steps=32, expectations=[Expectation(metric="step_seconds", value=100.0)])
-    for path in (*printed["plain", 5], *printed["bar", 1]):
+    for path in (*printed["plain", 5], *printed["bar", 1], *printed["late", 5]):
         events = logs.read([path])
         (rate,) = [event.totals["steps_per_second"] for event in events if isinstance(event, RunEnded) and event.totals]
         measured = metrics.measure(events, spec)
@@ -163,3 +171,113 @@ def test_a_crash_after_the_last_line_is_not_survived() -> None:
     assert isinstance(events[21], Fault)
     found = verdict.judge(metrics.measure(events, None), None, rehearsal="")
     assert (found.outcome, found.headline.split(":")[0]) == ("died", "Training died after step 20 of 100")
+
+
+# --- lines that come late, many at a time, though their bar goes by in time ---
+
+
+def late(
+    every: int, done: int, total: int, per_epoch: int, *, at: list[int], end: bool = True, broken: int = 0
+) -> list[str]:
+    """A run whose lines come after the bars of the steps `at`, and at its end; that of step `broken` is not finite."""
+    text, waiting = [], list[str]()
+    for n in range(1, done + 1):
+        text.append(f"\r {100 * n // total}%|█         | {n}/{total} [00:00<13:24,  4.20s/it]")
+        if n % every == 0:
+            told = {"loss": math.nan if n == broken else 1 + 3 / n, "epoch": round(n / per_epoch, 2)}
+            waiting.append(str({**told, "learning_rate": 1e-5}))
+        if n in at and waiting:
+            text[-1] += waiting[0]
+            text, waiting = [*text, *waiting[1:]], []
+    if not end:
+        return text
+    last = {"train_runtime": 4.2 * done, "train_steps_per_second": round(total / (4.2 * done), 3), "train_loss": 1.5}
+    return [*text, *waiting, str({**last, "epoch": round(done / per_epoch, 2)})]
+
+
+def outcome(text: list[str]) -> verdict.Verdict:
+    return verdict.judge(metrics.measure(logs.parse(text), None), None, rehearsal="")
+
+
+@given(st.sampled_from([1, 5, 10, 25]), st.integers(4, 80), st.integers(0, 24), st.integers(30, 900), st.data())
+def test_late_lines_get_the_right_steps_or_none(every: int, count: int, more: int, per_epoch: int, data: Any) -> None:
+    done = every * count + more % every
+    at = sorted(data.draw(st.sets(st.integers(2 * every, done), max_size=4)))
+    events = list(logs.parse(late(every, done, done, per_epoch, at=at)))
+    found = [step.step for step in steps(events)]
+    true = list(range(every, done + 1, every))
+    assert found == (list(range(1, len(true) + 1)) if counted(events) else true)
+
+
+def test_a_run_with_late_lines_passes() -> None:
+    found = outcome(late(20, 1875, 1875, 1875, at=[630, 1270]))  # the epochs of neighbours are printed alike
+    assert (found.outcome, found.headline.partition(",")[0]) == ("pass", "Completed all 1")
+    assert "1,875 steps, and the loss fell" in found.headline
+
+
+def test_late_lines_of_a_run_that_did_not_end_well_do_not_pass() -> None:
+    cut = outcome(late(20, 1500, 1875, 1875, at=[630, 1270], end=False))
+    assert (cut.outcome, "does not say how many steps each stands for" in cut.headline) == ("inconclusive", True)
+    early = outcome(late(20, 1500, 1875, 1875, at=[630, 1270]))
+    assert (early.outcome, early.headline) == ("fail", "The last step was 1500; step 1875 was planned.")
+    bad = outcome(late(20, 1875, 1875, 1875, at=[630, 1270], broken=1000))
+    assert (bad.outcome, "at step 1000" in bad.headline) == ("fail", True)
+
+
+def test_a_late_line_alone_is_not_noticed_but_does_not_pass() -> None:
+    """It stands at the wrong bar, and so do all others."""
+    assert outcome(late(20, 1875, 1875, 1875, at=[27, 1270])).outcome == "inconclusive"
+
+
+def test_a_bar_that_is_not_of_the_training_tells_no_steps() -> None:
+    """The first bar without a word before it is taken for the training's."""
+    other = "\r100%|██████████| 3640/3640 [00:01<00:00, 2000it/s]"
+    events = list(logs.parse([other, *late(20, 1875, 1875, 1875, at=[])]))
+    assert counted(events)
+    assert outcome([other, *late(20, 1875, 1875, 1875, at=[])]).outcome == "inconclusive"
+
+
+# --- how many epochs were asked for ---
+
+COMMAND = "[2026-02-03 04:05:06,789] [INFO] [runner.py:571:main] cmd = python -u tune.py --num_train_epochs {} --bf16 1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "done", "more", "passes"),
+    [
+        ("5", 5, "", True),
+        ("5.0", 5, "", True),
+        ("10", 5, "", False),  # it stopped early
+        ("5", 5, " --max_steps 900", False),  # these go first
+        ("5", 5, " --max_steps -1", True),
+    ],
+)
+def test_a_command_says_the_epochs_of_a_run_without_a_bar(asked: str, done: int, more: str, passes: bool) -> None:
+    """The trainer's steps per second are those of the planned steps, even of a run that ends before."""
+    per_epoch, seconds = 80, 1000.0
+    text = lines(1, per_epoch * done, per_epoch, version=4, seconds=seconds)
+    planned = f"'train_steps_per_second': {per_epoch * float(asked) / seconds:.3f}"
+    text[-1] = re.sub(r"'train_steps_per_second': [\d.]+", planned, text[-1])
+    found = outcome([COMMAND.format(asked) + more, *text])
+    assert (found.outcome == "pass") is passes
+    assert passes or found.outcome == "inconclusive"
+    assert [step.step for step in steps(logs.parse([COMMAND.format(asked) + more, *text]))] == list(
+        range(1, per_epoch * done + 1)
+    )
+
+
+def test_a_loss_beside_a_reward_is_that_of_a_policy() -> None:
+    """It may be 0 and need not fall; NaN is NaN."""
+    usual = [line.replace("'learning_rate'", "'reward': 0.65, 'learning_rate'") for line in late(1, 60, 60, 20, at=[])]
+    rising = [re.sub(r"'loss': [\d.]+", f"'loss': {n / 1e4:.4f}", line) for n, line in enumerate(usual)]
+    assert outcome(rising).outcome == "pass"
+    assert outcome([line.replace("'reward': 0.65, ", "") for line in rising]).outcome != "pass"
+    assert outcome([line.replace(": 0.0090", ": nan") for line in rising]).outcome == "fail"
+
+
+def test_the_run_after_that_of_a_policy_is_its_own() -> None:
+    """GRPO, and then fine-tuning in the same log."""
+    both_runs = [lines(1, done, 20, version=4, seconds=100.0) for done in (60, 40)]
+    policy = [line.replace("'grad_norm'", "'reward': 0.65, 'grad_norm'") for line in both_runs[0]]
+    events = list(logs.parse([*policy, *both_runs[1]]))
+    assert [event.facts.get("objective") for event in events if isinstance(event, RunStarted)] == ["policy", ""]

@@ -108,6 +108,8 @@ def test_different_collectives_are_a_divergence(rng: random.Random, ranks: int) 
         ([fault("worker_failed", 3), fault("worker_failed", 1, root=True)], "worker_failed", "rank 1"),
         ([fault("worker_failed", 1, root=True), fault("exception", 2)], "exception", "rank 2"),
         ([told("peer_lost", 2), fault("exception", 2), fault("host_oom", 5)], "host_oom", "rank 5"),
+        ([fault("dataloader_died", 3), fault("bad_exit", 3), fault("host_oom")], "host_oom", "rank 3"),  # kernel's word
+        ([fault("dataloader_died", 3, host="a"), fault("host_oom", 5, host="b")], "dataloader_died", "rank 3"),
         ([fault("killed", 4)], "killed", "rank 4"),
         ([fault("worker_stopped", 9), fault("killed", 8, root=True)], "killed", "rank 8"),
         ([told("peer_lost", 2), fault("worker_stopped", 9), fault("killed", 8, root=True)], "killed", "rank 8"),

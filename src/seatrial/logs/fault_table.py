@@ -57,6 +57,7 @@ BENIGN = re.compile(
     r"|\b(?:wandb|comet (?:warning|error)): .*(?:network|connection|timed out|timeout|heartbeat|unreachable)"
     # huggingface_hub's warning of a request to its server, which it repeats; the last one raises an exception.
     r"|' thrown while requesting (?:get|head|post|put|patch|delete) http"
+    r"|checkpoint tracker file does not exist"  # verl, which looks whether there is anything to go on from
     # What JAX's coordination says of a start and an end in order.
     r"|polling for error from coordination service|coordination (?:service )?agent has successfully"
     r"|expected (?:upon|during) program shutdown"

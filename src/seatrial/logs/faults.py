@@ -168,9 +168,12 @@ class FaultScanner:
 
     def may_show(self, line: str) -> bool:
         """True if this line may show a fault or begin one; False for certain, and sooner than `scan` would tell."""
-        candidates = self._skeletons.get(skeleton_of(line))
-        if candidates is None or len(line) > WINDOW:
+        if len(line) > WINDOW:
             return True
+        skeleton = skeleton_of(line)
+        candidates = self._skeletons.get(skeleton)
+        if candidates is None:
+            candidates = self._candidates(skeleton)
         return any(isinstance(row, str) or row.regex.search(line) for row in candidates)
 
     @property

@@ -1,8 +1,9 @@
 """How metrics files spell what they say of a step: key → field, in the order of preference.
 
-Spellings of Hugging Face's Trainer, ms-swift, MaxText (`metrics_file`), torchtitan, Megatron (as W&B exports it),
-PyTorch Lightning, Composer, OLMo, GPT-NeoX and Seatrial's own CSV report. Keys are compared in lower case, with `_` for
-blanks and hyphens. What may mean two things (`tokens_per_second`: of a device or of all?) is not in the table.
+Spellings of Hugging Face's Trainer, ms-swift, LLaMA-Factory (`trainer_log.jsonl`), MaxText (`metrics_file`),
+torchtitan, Megatron (as W&B exports it), PyTorch Lightning, Composer, OLMo, GPT-NeoX and Seatrial's own CSV report.
+Keys are compared in lower case, with `_` for blanks and hyphens. What may mean two things (`tokens_per_second`: of a
+device or of all?) is not in the table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from seatrial.logs.numbers import quantity
 
 STEP = (
     "train/global_step", "trainer/global_step", "global_step/max_steps", "global_step", "train/step", "training_step",
-    "step", "iteration", "iter", "train_iter", "update", "num_updates", "_step",
+    "step", "current_steps", "iteration", "iter", "train_iter", "update", "num_updates", "_step",
 )  # fmt: skip
 TOTAL = ("max_steps", "total_steps", "train_iters", "planned_steps")
 TIME = ("_timestamp", "timestamp", "wall_time", "time")  # seconds since the epoch

@@ -28,6 +28,7 @@ HEAD = 50  # lines, one of which has to be of a step
 LONGEST_STATE = 1 << 28  # characters of a trainer_state.json
 _DELIMITERS = (",", "\t", ";")
 _END_KEY = "train_runtime"  # of the row with which Hugging Face's Trainer ends a run
+_FACTORY_KEY = "current_steps"  # of LLaMA-Factory's rows, which repeats that row without what it says
 _EVAL = note("eval", "eval")
 _FACTS = note("facts", "max_steps")
 
@@ -161,6 +162,8 @@ def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
         return
     time = first(row, TIME)
     values = values_of(row)
+    if transformers.REWARD in row:
+        log.note(transformers.POLICY, transformers.objective_of(row), "", None)
     if "loss" in values or any(name in values for name in SPEEDS):
         fields = log.blank("")
         fields |= {"step": int(step), **{name: value for name, value in values.items() if name in fields}}
@@ -175,6 +178,8 @@ def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
     validated = first(row, EVAL_LOSS)
     if validated is not None:
         yield from log.note(_EVAL, {"step": str(int(step)), "loss": repr(validated)}, "", None)
+    elif _FACTORY_KEY in row and "loss" not in values and step == first(row, TOTAL):
+        yield from log.note(transformers.END, {}, json.dumps(row), None)
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -313,7 +313,9 @@ class Reader:
         for remark in remarks:
             events += self._note(remark, line)
         if tables.faults or self._faults.is_waiting:
-            events += [*self._read_held(), *self._scan_for_faults(line)]
+            if self._faults.is_waiting or self._faults.may_show(line.text):
+                events += self._read_held()
+            events += self._scan_for_faults(line)
         return events
 
     def _read_held(self) -> Iterator[Event]:

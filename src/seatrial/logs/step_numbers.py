@@ -1,7 +1,9 @@
 """Numbers the steps of logs in which only the lines of steps can be counted, by the epochs and the end of the run.
 
 Hugging Face's Trainer prints a line every `logging_steps` steps, with the epoch but no step, and at the end how long
-the run took and how many steps it did in a second. Both are rounded; only where one number of steps fits is it taken.
+the run took and how many steps it did in a second: the planned ones, even where it stopped before. Both are rounded;
+only where one number of steps fits is it taken. Where the lines came too late for their progress bar, the bar says how
+many steps were done.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from seatrial.events import Eval, Event, RunEnded, RunStarted, Step
+from seatrial.logs.numbers import quantity
 from seatrial.recording import Steps
 
 COUNTED = "lines_counted"  # of `RunStarted.facts`
 EPOCH = "epoch"  # of `Step.reported`, in such logs
+EPOCHS_ASKED = "planned_epochs"  # of `RunStarted.facts`
 FEWEST = 3  # lines
 ROUNDED = 5e-4  # relative: version 5 prints four digits
 FIRST_IS_EARLY = 0.75  # of the distance between lines: it is of step 1 (`logging_first_step`)
@@ -47,19 +51,32 @@ def numbered(events: Iterable[Event | Steps]) -> Iterator[Event | Steps]:
 def _numbered(held: Sequence[Event]) -> Iterator[Event]:
     if not held:
         return
-    process, end = held[0].process, held[-1]
+    started, end = held[0], held[-1]
+    process = started.process
     own = [event for event in held if isinstance(event, Step) and event.process == process]
+    epochs = [step.reported.get(EPOCH) for step in own]
+    planned, asked = None, None
+    if isinstance(started, RunStarted):
+        planned, asked = started.planned_steps, quantity(str(started.facts.get(EPOCHS_ASKED, "")))
     totals = (end.totals if isinstance(end, RunEnded) else None) or {}
-    found = step_numbers([step.reported.get(EPOCH) for step in own], totals)
+    found = step_numbers(epochs, totals, planned=planned, asked=asked)
     number = dict(zip((step.step for step in own), found or (), strict=False))
     for event in held:
         if event.process == process and isinstance(event, RunStarted) and found:
             facts = {name: value for name, value in event.facts.items() if name != COUNTED}
-            yield replace(event, facts=facts)
+            whole = found[-1] if asked and _is_at_end(found, epochs, totals, asked) else None
+            yield replace(event, facts=facts, planned_steps=event.planned_steps or whole)
         elif event.process == process and isinstance(event, (Step, Eval)):
             yield _moved(event, number)
         else:
             yield event
+
+
+def _is_at_end(steps: Sequence[int], epochs: Sequence[float | None], totals: Mapping[str, float], asked: float) -> bool:
+    """True if the last line is that of the last step of all epochs that were asked for, by all digits of its epoch."""
+    known = [epoch for epoch in epochs if epoch is not None]
+    rounded = _rounding(known[len(known) // 2 :])
+    return known[-1] == totals.get("epochs") == asked and rounded * steps[-1] / known[-1] < 0.5
 
 
 def _moved(event: Step | Eval, number: Mapping[int, int]) -> Event:
@@ -69,29 +86,57 @@ def _moved(event: Step | Eval, number: Mapping[int, int]) -> Event:
     return replace(event, step=step, reported={name: value for name, value in event.reported.items() if name != EPOCH})
 
 
-def step_numbers(epochs: Sequence[float | None], totals: Mapping[str, float]) -> list[int] | None:
+def step_numbers(
+    epochs: Sequence[float | None],
+    totals: Mapping[str, float],
+    *,
+    planned: int | None = None,
+    asked: float | None = None,
+) -> list[int] | None:
     """The step of each line, by its epoch and the `totals` of the run; None where more than one number fits, or none.
 
-    All lines are a number of steps apart, but for a first one that may be of step 1.
+    All lines are a number of steps apart, but for a first one that may be of step 1. `planned` are the steps that the
+    run was to do, `asked` its epochs, as far as the log says so.
     """
     known = [epoch for epoch in epochs if epoch is not None]
     seconds, rate, whole = (totals.get(name, 0.0) for name in ("run_seconds", "steps_per_second", "epochs"))
     if len(known) < max(FEWEST, len(epochs)) or min(seconds, rate, whole) <= 0 or known != sorted(known):
         return None
+    rounded = sum(_rounding([total]) / total for total in (seconds, rate))
+    per_epoch = seconds * rate / (asked or whole)
+    if "steps" in totals:  # by the bar, if it is that of the training
+        if planned is None or abs(seconds * rate - planned) > rounded * planned + 1e-9:
+            return None
+        per_epoch, rounded = totals["steps"] / whole, 0.0
     early = known[0] < FIRST_IS_EARLY * (known[-1] - known[1]) / (len(known) - 2)
     regular = known[1:] if early else known
     apart = (regular[-1] - regular[0]) / (len(regular) - 1)
-    per_epoch = seconds * rate / whole
     stride = round(apart * per_epoch)
-    rounded = sum(_rounding([total]) / total for total in (seconds, rate))
     of_epoch = _rounding(regular[len(regular) // 2 :])
     rounded += of_epoch / whole + (2 * of_epoch / (regular[-1] - regular[0]) if apart > 0 else 1.0)
     # Another number would fit as well, or this one does not.
     if stride < 1 or rounded * stride >= 0.5 or abs(apart * per_epoch - stride) > rounded * stride + 1e-9:
         return None
-    steps = [max(1, round(epoch / apart)) * stride for epoch in regular]
-    steps = [1, *steps] if early else steps
-    return steps if all(before < after for before, after in pairwise(steps)) else None
+    places = [max(1, round(epoch / apart)) for epoch in regular]
+    if not _rises(places):  # more than one line has the epoch that is printed
+        places = _in_a_row(regular, stride / per_epoch, of_epoch)
+    steps = [1] * early + [place * stride for place in places]
+    return steps if places and _rises(steps) else None
+
+
+def _rises(numbers: Sequence[int]) -> bool:
+    return all(before < after for before, after in pairwise(numbers))
+
+
+def _in_a_row(epochs: Sequence[float], apart: float, rounded: float) -> list[int]:
+    """The places of lines of which none is missing, by epochs that are not exact; none where not one beginning fits."""
+    near = round(sum(epoch / apart - n for n, epoch in enumerate(epochs)) / len(epochs))
+    fits = [
+        first
+        for first in (near - 1, near, near + 1)
+        if first > 0 and all(abs(epoch - (first + n) * apart) <= rounded + 1e-9 for n, epoch in enumerate(epochs))
+    ]
+    return list(range(fits[0], fits[0] + len(epochs))) if len(fits) == 1 else []
 
 
 def _rounding(values: Sequence[float]) -> float:

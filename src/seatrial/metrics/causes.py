@@ -25,6 +25,8 @@ _LOGGED = re.compile(
 )
 # What a process that has lost its peers does in the end, too.
 _AFTERMATH = {"exception", "segfault", "interpreter_died", "interrupted", "non_finite_gradient"}
+# What a process says of the end of another, before the kernel or the scheduler says what that was.
+_EXPLAINED_LATER = {"dataloader_died": "host_oom"}
 # What is done to a run that hangs or fails anyhow.
 _ORDERED = {"cancelled", "preempted", "time_limit", "interrupted"}
 # Symptoms that say that something ended, but not of what; a collective's error says a little more.
@@ -249,10 +251,17 @@ def _is_ordered(fault: FaultRecord, other: FaultRecord) -> bool:
 
 def _more_telling(fault: FaultRecord, others: Sequence[FaultRecord]) -> FaultRecord:
     """A fault that need not have come first gives way to one that is less likely to follow from another."""
+    if why := _EXPLAINED_LATER.get(fault.fault):
+        told = (other for other in others if other.fault == why and fault.host in ("", other.host or fault.host))
+        return next((other if other.where else _at(fault, other) for other in told), fault)
     if fault.fault not in _AFTERMATH:
         return fault
     causes = (other for other in others if _role(other) == "cause" and other.fault not in (*_AFTERMATH, *_ORDERED))
     return next((other for other in causes if other.source != fault.source and not _is_ordered(fault, other)), fault)
+
+
+def _at(place: FaultRecord, fault: FaultRecord) -> FaultRecord:
+    return replace(fault, where=place.where, rank=place.rank, host=place.host)
 
 
 def _at_the_first_to_fail(fault: FaultRecord, fatal: Sequence[FaultRecord]) -> FaultRecord:

@@ -2,14 +2,16 @@
 
 Few of these lines say which step they are of. For the others it is the progress bar that was drawn before or after
 them: a fast run draws it late, so the epoch decides between the two. Where no bar is in the log (`disable_tqdm`, or a
-bar that went to the other stream), the lines are counted; `step_numbers` finds out what each of them stands for. Values
-are strings since version 5. No line says how long a step took, only the last one how long the whole run did.
+bar that went to the other stream), the lines are counted; `step_numbers` finds out what each of them stands for. So are
+those that come late, many together, while the bar goes by in time: `nohup python x.py > log` buffers standard output.
+After each line the trainer draws its bar anew, so two lines without a bar between them were not printed when they were
+due. Values are strings since version 5. No line says how long a step took, only the last how long the whole run did.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
@@ -31,6 +33,8 @@ TOTALS: Mapping[str, str] = {
     "epoch": "epochs",
 }
 
+REWARD = "reward"  # a line with it is of reinforcement learning (TRL's GRPO, RLOO): its loss is the policy's
+
 LONGEST_STEP = 16  # digits; more are none
 
 _DICT = re.compile(r"\{('(?:loss|eval_loss|train_runtime)': [^{}]{1,4000})\}")
@@ -42,6 +46,12 @@ EVAL = note("eval", "'eval_loss'", _DICT)
 END = note("end", "'train_runtime'", _DICT)
 _START = note("start", "Total optimization steps", r"Total optimization steps = (?P<planned_steps>\d[\d,]{0,20})")
 _COUNTED = note("facts", "{'loss': ", _DICT)
+POLICY = note("facts", "'reward': ", _DICT)
+
+
+def objective_of(row: Container[str]) -> Mapping[str, str]:
+    """What the loss of a line or row is of, as a fact of the run."""
+    return {"objective": "policy" if REWARD in row else ""}
 
 
 class _Said(NamedTuple):
@@ -59,18 +69,21 @@ class _Log:
     def __init__(self) -> None:
         self._total: int | None = None  # the first bar is the training's; an evaluation counts to something else
         self._step: int | None = None
-        self._lines = 0  # of steps, until there is a bar
+        self._lines = 0  # of steps, as far as they are counted
+        self._is_late = False  # whether lines come after the bar has gone on
+        self._has_steps = False  # whether a line got its step by the bar
+        self._of_policy = False  # whether a line had a reward; the next run of the log may have none
         self._per_epoch: float | None = None  # steps, by a line with the same bar before and after it
         self._waits: _Said | None = None
 
     def __call__(self, line: str) -> Iterator[Found]:
         if begun := _START.pattern.search(line):
             yield from self.finish()
-            self._total, self._step, self._lines = int(begun[1].replace(",", "")), None, 0
+            self._total, self._step = int(begun[1].replace(",", "")), None
+            self._begin()
         marks = [*_BAR.finditer(line), *_DICT.finditer(line)]
         for mark in sorted(marks, key=lambda found: found.start()):
             if mark.re is _DICT:
-                yield from self.finish()
                 yield from self._read_dict(mark[1])
             elif _NO_DESCRIPTION.search(line[max(0, mark.start() - 40) : mark.start()]):
                 step, total = int(mark[1]), int(mark[2])
@@ -84,21 +97,31 @@ class _Log:
         """The line that waits for a bar, where none comes."""
         yield from self._release(None)
 
+    def _begin(self) -> None:
+        self._lines, self._is_late, self._has_steps = 0, False, False
+
     def _read_dict(self, text: str) -> Iterator[Found]:
+        if self._waits is not None and "'loss'" in text and not self._has_steps:  # no bar since the last one
+            self._is_late = True
+        yield from self.finish()
         found = list(_PAIR.finditer(text))
         pairs = {pair[1]: pair[2] for pair in found}
         named = next((pair for key in ("step", "global_step/max_steps") for pair in found if pair[1] == key), None)
         own = int(named[2]) if named and named[2].isdigit() and len(named[2]) < LONGEST_STEP else None
         step = self._step if own is None else own
         if "train_runtime" in pairs:
-            yield END, {TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}
-            self._lines = 0
+            drawn = {"steps": str(self._step)} if self._is_late else {}
+            yield END, {**{TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}, **drawn}
+            self._begin()
         elif "eval_loss" in pairs:
-            yield EVAL, {"loss": pairs["eval_loss"], **({} if step is None else {"step": step})}
+            yield EVAL, {"loss": pairs["eval_loss"], **({} if step is None or self._is_late else {"step": step})}
         elif "loss" in pairs:
+            if self._of_policy or REWARD in pairs:
+                self._of_policy = True
+                yield POLICY, objective_of(pairs)
             total = int(named[3]) if named and named[3] else self._total
             said = _Said(pairs, own, total, self._step)
-            if own is None and self._step is not None:
+            if own is None and self._step is not None and not self._is_late:
                 self._waits = said
             else:
                 yield from self._read_step(said, own)
@@ -107,7 +130,7 @@ class _Log:
         """The line that waits, now that the bar was drawn at a step."""
         if self._waits is not None:
             said, self._waits = self._waits, None
-            yield from self._read_step(said, self._between(said, drawn))
+            yield from self._read_step(said, None if self._is_late else self._between(said, drawn))
 
     def _between(self, said: _Said, after: int | None) -> int | None:
         """The step of a line, which the bar had not yet passed before it, and had reached after it."""
@@ -123,16 +146,17 @@ class _Log:
 
     def _read_step(self, said: _Said, step: int | None) -> Iterator[Found]:
         values = read_values(list(said.pairs.items()), FIELDS).values
+        of = {"total": said.total} if said.total else {}
         if step:
-            of = {"total": said.total} if said.total else {}
+            self._has_steps = True
             yield Reading(values={"step": step, **of, **values}, inferred=said.step is None)
-        elif step is None and self._step is None:
+        elif step is None and (self._is_late or self._step is None):
             epoch = quantity(said.pairs.get("epoch", ""))
             self._lines += 1
             yield _COUNTED, {"lines_counted": True}
             if epoch is not None:
                 values["epoch"] = epoch
-            yield Reading(values={"step": self._lines, **values}, inferred=True)
+            yield Reading(values={"step": self._lines, **of, **values}, inferred=True)
 
 
 FAMILY = Family(
@@ -144,6 +168,13 @@ FAMILY = Family(
         _START,
         note(
             "facts", "Total train batch size", r"Total train batch size \([^)]{1,80}\) = (?P<global_batch_size>[\d,]+)"
+        ),
+        # The command line, as DeepSpeed's launcher prints it; a number of steps goes before one of epochs.
+        note(
+            "facts",
+            "--num_train_epochs",
+            r"^(?!.{0,20000}--max_steps[ =]\d)"
+            r".{0,20000}--num_train_epochs[ =](?P<planned_epochs>\d{1,6}(?:\.\d{1,6})?)\b",
         ),
     ),
 )
