@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 from tools import judge_logs
 
-LISTED = Path(__file__).parents[1] / "upstream" / "logs.toml"
-RESULT = LISTED.with_name("logs_result.json")
+UPSTREAM = Path(__file__).parents[1] / "upstream"
+LISTED = UPSTREAM / "logs.toml"
+# Each list with the share of its answers that may be wrong: the other samples were taken when the first was answered.
+WRONG = {"logs": 0.05, "logs-2": 0.14}
 OUT_OF_MEMORY = (
     "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of "
     "79.11 GiB of which 1.05 GiB is free."
@@ -66,13 +68,14 @@ def test_the_list_is_as_large_as_is_claimed() -> None:
     assert {each.label for each in listed} == {"sound", "unsound", "failed", "open"}
 
 
-def test_the_committed_result_is_of_this_list_and_as_good_as_is_claimed() -> None:
-    listed = {each.id: each for each in judge_logs.entries(LISTED)}
-    logs = json.loads(RESULT.read_text(encoding="utf-8"))["logs"]
+@pytest.mark.parametrize("name", WRONG)
+def test_the_committed_result_is_of_its_list_and_as_good_as_is_claimed(name: str) -> None:
+    listed = {each.id: each for each in judge_logs.entries(UPSTREAM / f"{name}.toml")}
+    logs = json.loads((UPSTREAM / f"{name}_result.json").read_text(encoding="utf-8"))["logs"]
     assert [(each["id"], each["label"]) for each in logs] == [(each.id, each.label) for each in listed.values()]
     wrong = {each["id"]: each["wrong"] for each in logs if "wrong" in each}
     assert not {judge_logs.FALSE_PASS, judge_logs.WRONG_BLAME} & set(wrong.values())
-    assert len(wrong) <= 0.05 * len(listed)
+    assert len(wrong) <= WRONG[name] * len(listed)
     assert sorted(wrong) == sorted(each.id for each in listed.values() if each.review)
 
 
