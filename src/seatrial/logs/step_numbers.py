@@ -2,7 +2,7 @@
 
 Hugging Face's Trainer prints a line every `logging_steps` steps, with the epoch but no step, and at the end how long
 the run took and how many steps it did in a second: the planned ones, even where it stopped before. Both are rounded;
-only where one number of steps fits is it taken. Where the lines came too late for their progress bar, the bar says how
+only where one number of steps fits is it taken. Where the lines came too late for their progress bar, that says how
 many steps were done.
 """
 
@@ -104,7 +104,7 @@ def step_numbers(
         return None
     rounded = sum(_rounding([total]) / total for total in (seconds, rate))
     per_epoch = seconds * rate / (asked or whole)
-    if "steps" in totals:  # by the bar, if it is that of the training
+    if "steps" in totals:  # by the progress bar, if it is that of the training
         if planned is None or abs(seconds * rate - planned) > rounded * planned + 1e-9:
             return None
         per_epoch, rounded = totals["steps"] / whole, 0.0

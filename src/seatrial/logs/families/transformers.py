@@ -4,7 +4,7 @@ Few of these lines say which step they are of. For the others it is the progress
 them: a fast run draws it late, so the epoch decides between the two. Where no bar is in the log (`disable_tqdm`, or a
 bar that went to the other stream), the lines are counted; `step_numbers` finds out what each of them stands for. So are
 those that come late, many together, while the bar goes by in time: `nohup python x.py > log` buffers standard output.
-After each line the trainer draws its bar anew, so two lines without a bar between them were not printed when they were
+After each line the trainer draws its bar again, so two lines without a bar between them were not printed when they were
 due. Values are strings since version 5. No line says how long a step took, only the last how long the whole run did.
 """
 
