@@ -245,7 +245,9 @@ class Node:
     def stop_sshd(self) -> None:
         """Ends the listening sshd; sessions go on."""
         written = self.path("/run/sshd.pid")
-        self.kill(int(wait_until(lambda: written.exists() and written.read_text())))  # sshd listens before it writes it
+        pid = int(wait_until(lambda: written.exists() and written.read_text()))  # sshd listens before it writes it
+        self.kill(pid)
+        wait_until(lambda: pid not in {each.pid for each in self.processes("sshd")})  # it has the port until then
         written.unlink()
 
     def drop_sessions(self) -> None:
