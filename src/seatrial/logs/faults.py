@@ -503,7 +503,7 @@ def _facts_of(kind: str, text: str) -> dict[str, Any]:
 
 _NUMBERS = (
     "rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device", "pid",
-    "waits_for",
+    "waits_for", "reporter",
 )  # fmt: skip
 
 
