@@ -148,4 +148,4 @@ def _fault_record(event: Fault, seconds: float, survived: bool | None) -> FaultR
 
 
 _NUMBERS = ("rank", "exit_code", "sequence", "count", "reporter", "waits_for", "after")
-_TEXTS = ("source", "host", "operation", "reporter_host", "order")
+_TEXTS = ("source", "host", "operation", "reporter_host", "order", "program")
