@@ -27,6 +27,9 @@ REPEATING = {
     "exception_of_a_client",
     "exception_of_a_server",
     "exception_in_summary",
+    "exception_without_head",
+    "beside_the_training",
+    "llmc_errors",
     "benign_trackers",
 }  # of which the order of the lines counts
 

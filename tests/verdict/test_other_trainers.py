@@ -63,3 +63,31 @@ def test_steps_per_second_are_a_step_time() -> None:
     ]
     found = measure(list(logs.parse(lines)), None).performance.estimates["step_seconds"]
     assert (found.value, found.origin) == (8.0, "from the reported steps/s")
+
+
+NANOCHAT = [
+    "Total batch size 524,288 => gradient accumulation steps: 1",
+    *(
+        f"step {n:05d}/00030 ({n / 0.3:.2f}%) | loss: {9 - n / 10:.6f} | lrm: 1.00 | dt: 331.20ms | "
+        f"tok/sec: 1,583,000 | mfu: 47.10 | total time: 0.10m"
+        for n in range(30)
+    ),
+]
+SAVED = "2026-05-04 09:00:41,123 - nanochat.checkpoint_manager - INFO - Saved model parameters to: /out/model_000030.pt"
+OVER = "Total training time: 0.16m"
+NOT_THERE = "Checkpoint directory /out/sft does not exist."
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome"),
+    [
+        ([SAVED, OVER, NOT_THERE], "pass"),
+        ([OVER, NOT_THERE], "teardown_failed"),  # its own may not be there
+        ([SAVED.replace("30.pt", "20.pt"), OVER, NOT_THERE], "teardown_failed"),
+        ([SAVED, NOT_THERE], "teardown_failed"),  # the run has not said that it is over
+        ([SAVED, OVER, "Traceback (most recent call last):", f"FileNotFoundError: {NOT_THERE}"], "teardown_failed"),
+        ([SAVED, OVER, "Checkpoint /out/model_000030.pt is corrupt"], "teardown_failed"),
+    ],
+)
+def test_what_a_command_after_the_run_does_not_find(lines: Sequence[str], outcome: str) -> None:
+    assert judged([*NANOCHAT, *lines]).outcome == outcome

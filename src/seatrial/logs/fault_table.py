@@ -48,7 +48,7 @@ class Pattern:
 # Lines that say scary words and mean nothing; matched in lower case and without digits.
 BENIGN = re.compile(
     r"config param |nccl info |failed call to cuinit|pytorch was not found|exception ignored in|no-op\]"
-    r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b"
+    r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b(?!: detected keyboardinterrupt,)"
     r"|retrying\b|entering retry loop|will retry\b|skipping\b|adjusting timeout"
     r"|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
     r"|search for `\w+' in https|\] unable to initialize backend"  # JAX tries all that it knows
@@ -61,13 +61,18 @@ BENIGN = re.compile(
     # What JAX's coordination says of a start and an end in order.
     r"|polling for error from coordination service|coordination (?:service )?agent has successfully"
     r"|expected (?:upon|during) program shutdown"
+    # What the check in the entry of NVIDIA's images says of the driver; what needs the GPU then says so itself.
+    r"|cuda_error_system_driver_mismatch\) cuinit\(\)="
     r"|\buc[xc]\s+(?:diag|info|trace|req|data|async|func|poll)\b"  # levels below a warning; what matters is said again
     r"|\binotify_add_watch\b.*no space left"  # the watches of this user are used up, not a disk
     r"|\blibfabric:.*<(?:info|trace)>|\b(?:nvshmem info|nccl trace)\b"
     r"|^(?:\[rank\]:)?\s*frame #: "  # of a C++ stack; what it was for stands above it
 )
-# A line of an option parser's or a program's banner that only echoes a setting.
-ECHO = re.compile(r"^\s*(?:export\s+|\+\s*export\s+)?[\w.\-/]+ ?(?:\.{3,}|=|:) ?(?:[\w.\-/]+|'[^']*'|\"[^\"]*\")\s*$")
+# A line of an option parser's or a program's banner that only echoes a setting, or of the environment a variable.
+ECHO = re.compile(
+    r"^[A-Z_][A-Z\d_]*=(?!\s)"
+    r"|^\s*(?:export\s+|\+\s*export\s+)?[\w.\-/]+ ?(?:\.{3,}|=|:) ?(?:[\w.\-/]+|'[^']*'|\"[^\"]*\")\s*$"
+)
 
 
 def _table(name: str) -> dict[str, Any]:

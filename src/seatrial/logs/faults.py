@@ -32,6 +32,7 @@ _DIGITS = b"0123456789"
 _LETTERS = re.compile(rb"[a-z]{3,}")
 _BLOCK_WORDS = {
     "traceback (most recent call last)": "traceback",
+    '", line ': "headless",
     "exception ignored in": "ignored",
     "error waiting on exit barrier": "ignored",  # torchrun's other agent was gone first; all workers had ended before
     "retry attempt failed": "ignored",  # wandb; the next attempt may not
@@ -56,6 +57,13 @@ _OF_CLIENTS = re.compile(
 )
 # A server that is out of reach is no peer of the training.
 _OF_HTTP = re.compile(r"(?:requests|urllib3|httpx|httpcore|aiohttp|http|huggingface_hub)\.")
+# A frame of a traceback: its first line is not printed for an error of syntax, and not kept in wandb's `output.log`.
+_FRAME = re.compile(r' +File "[^"]+", line \d+(?:, in \S|\s*$)')
+# The first frame of a command that stands in a job's script beside the training.
+_BESIDE = re.compile(
+    r' +File "[^"]*/bin/'
+    r'(?P<program>wandb|mlflow|comet|neptune|clearml(?:-\w+)?|aim|swanlab|trackio|huggingface-cli|hf)",'
+)
 _RETRIED = re.compile(r"entering retry loop|\bwill retry\b|\b[Rr]etrying\b")
 UNTIL_RETRIED = 3  # lines, at most, between such an exception and that
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -86,6 +94,7 @@ class _Block:
     of: str = ""  # what the tasks are named for that it lists
     lists: bool = False  # a list of them has begun
     overtaken: bool = False  # a step was done since it began
+    program: str = ""  # whose traceback it is, if that is a command beside the training
     held: list[Fault] = field(default_factory=list)  # exceptions of what may be retried
     chained: bool = False  # another exception is to follow on the last one
     message: Message | None = None
@@ -103,7 +112,7 @@ class _Group:
 
 def _is_open(block: _Block | None) -> bool:
     """True if the lines that come are those of a traceback."""
-    return block is not None and block.kind in ("traceback", "ignored")
+    return block is not None and block.kind in ("traceback", "headless", "ignored")
 
 
 def _is_over(block: _Block) -> bool:
@@ -183,7 +192,7 @@ class FaultScanner:
 
     def progressed(self) -> list[Fault]:
         """A step was done: whatever was said before it did not stop the run."""
-        held = [key for key, block in self._blocks.items() if block.kind == "held" or block.message]
+        held = [key for key, block in self._blocks.items() if block.kind in ("held", "headless") or block.message]
         found = [fault for key in held for fault in self._cut_off(key, self._blocks.pop(key))]
         found = [fault for fault in map(self._folded, found) if fault]
         if self._groups:
@@ -259,6 +268,9 @@ class FaultScanner:
         for candidate in candidates:
             if isinstance(candidate, Pattern):
                 rows.append(candidate)
+            elif candidate == "headless":
+                if key not in self._blocks and _FRAME.match(text := _bare(line)):
+                    self._raised(self._open(key, candidate, about), text, key, about)
             elif candidate != "message" and not (candidate == "traceback" and block and _is_over(block)):
                 self._open(key, candidate, about)
         if rows:
@@ -327,10 +339,19 @@ class FaultScanner:
             return found or None
         if block.kind == "elastic":
             return self._elastic(block, text, key, about)
+        return self._raised(block, text, key, about)
+
+    def _raised(self, block: _Block, text: str, key: Key, about: dict[str, Any]) -> list[Fault] | None:
+        """What the next line of a traceback shows: in the end, its exception."""
         if text[:1].isspace():
+            if not block.found and (beside := _BESIDE.match(text)):
+                block.program = beside["program"]
             block.found += 1
             return []  # source code, or where it stands
         last = _EXCEPTION.match(text) or (_ANY_EXCEPTION.match(text) if block.found else None)
+        if block.kind == "headless" and (not last or last["name"].endswith("Warning")):
+            del self._blocks[key]  # a stack that was printed for another reason
+            return None
         if not last:
             return None
         name = last["name"].rpartition(".")[2]
@@ -348,7 +369,7 @@ class FaultScanner:
             return block.held
         if _OF_HTTP.match(last["name"]):
             block.held = [fault for fault in block.held if fault.fault != "peer_lost"]
-        faults = [*block.held, *_named_in(kind, about, _facts_of(kind, text), text)]
+        faults = [*block.held, *_named_in(kind, about, {**_facts_of(kind, text), "program": block.program}, text)]
         if kind in _TASKS_OF or not _OF_CLIENTS.match(last["name"]):
             return [*faults, *self._listed(kind, text, key, about)]
         self._blocks[key] = _Block("held", block.first, held=faults)
@@ -364,7 +385,7 @@ class FaultScanner:
         if not text.strip() or text.startswith(_CHAINED):
             block.chained = block.chained or bool(text.strip())
             return None, ()
-        if block.chained and text.startswith("Traceback (most recent call last)"):
+        if block.chained and (text.startswith("Traceback (most recent call last)") or _FRAME.match(text)):
             block.kind = "traceback" if block.kind == "held" else "ignored"
             block.found, block.lines, block.chained = 0, 0, False
             return block, ()
@@ -503,7 +524,7 @@ def _facts_of(kind: str, text: str) -> dict[str, Any]:
 
 _NUMBERS = (
     "rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device", "pid",
-    "waits_for",
+    "waits_for", "reporter",
 )  # fmt: skip
 
 

@@ -52,6 +52,13 @@ GRAMMARS = (
         begins=re.compile(r"\b[NR]CCL error\b.*\b[NR]CCL version [\d.]+\s*$"),
         goes_on=re.compile(r".*\n(?:nccl\w+: |Last error:)|Last error:\s*\n(?!Traceback)\S"),
     ),
+    # llm.c, of CUDA, cuDNN, NCCL and MPI: the place first, on the next line what the library says
+    Grammar(
+        words=("error] at file",),
+        begins=re.compile(r"\[\w+ ERROR\] at file \S+:\d+:\s*$"),
+        goes_on=re.compile(r".*:\d+:\s*\n\S"),
+        most=2,
+    ),
     # JAX's coordination, with the words of gRPC behind it, which tell of the connection between them only
     Grammar(
         words=("coordination service",),

@@ -56,7 +56,8 @@ class FaultRecord:
     others, `where` is what is named, if anything is, and `reporter` and `reporter_host` who says so. `waits_for` is the
     rank that a collective has not heard of, by the one that waits. `order`: "own" where the clock of its log could not
     be compared with those of others, "unknown" where it tells no times. `after` is the step that a fault came after
-    whose line gives no time, where logs of several ranks were read: `seconds` is when that step ended.
+    whose line gives no time, where logs of several ranks were read: `seconds` is when that step ended. `program` is the
+    command beside the training that it is of.
     """
 
     seconds: float
@@ -79,6 +80,7 @@ class FaultRecord:
     waits_for: int | None = None
     order: str = ""
     after: int | None = None
+    program: str = ""
 
     @property
     def title(self) -> str:
@@ -132,7 +134,7 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
     `num_ranks` is how many ranks there are, if that is known.
     """
     pending = [_refined(fault) for fault in faults if fault.survived is not True]
-    fatal = [fault for fault in pending if fault.is_fatal]
+    fatal = _of_the_training([fault for fault in pending if fault.is_fatal])
     if not fatal or all(fault.fault == "peer_stopped" for fault in fatal):
         return None
     blamed = _placed(_naming(_first_cause(fatal), fatal), fatal)
@@ -155,6 +157,12 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
         exclude=named if kind.retry == "elsewhere" else (),
         rivals=_rivals(blamed, fatal),
     )
+
+
+def _of_the_training(fatal: Sequence[FaultRecord]) -> Sequence[FaultRecord]:
+    """Without those of commands beside the training, where that has a cause of its own."""
+    own = [fault for fault in fatal if not fault.program]
+    return own if any(_role(fault) == "cause" for fault in own) else fatal
 
 
 def _naming(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> FaultRecord:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from seatrial.events import Fault, RunEnded, RunStarted
+from seatrial.events import Checkpoint, Fault, RunEnded, RunStarted
 from seatrial.metrics.causes import FaultRecord
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.record import LAUNCHER, Record
@@ -19,6 +20,9 @@ ANOTHER_DAY = 86_400.0  # seconds; a fault so long before everything else has no
 IN_ORDER = ("completed", "stopped_early")
 # What the other processes print when one of them leaves in order.
 _PARTING = {"peer_lost", "heartbeat_lost", "coordination_lost", "connect_failed", "rdma_error", "terminated"}
+# A look for a checkpoint that is not there, where no exception says so.
+_NOT_THERE = re.compile(r"(?!.*(?:Error|Exception)\b).*\b(?:does not exist|not found)\b", re.DOTALL)
+_JOB = re.compile(r"\d+")  # without the number of its step
 
 
 class Timeline:
@@ -40,6 +44,7 @@ class Timeline:
         begun = [(process, course) for process, course in courses if course]
         self._courses = dict(sorted(begun, key=lambda each: each[1].first))
         self._whole = self._courses.get(main.process, _Course())
+        self._earlier = _ends_of_earlier_jobs(events)
 
     def faults(self) -> tuple[float, tuple[FaultRecord, ...]]:
         """The seconds from the first event to the last, and the faults with what came after them."""
@@ -67,12 +72,21 @@ class Timeline:
         """True if the run went on after a fault; None: nothing tells whether it came before the last step or after."""
         if fault.process == LAUNCHER and self._main.started and not self._main.from_other_trainer:
             return index < self._whole.restart  # it has watched each attempt to its end
+        if fault.line is not None and fault.line <= self._earlier.get(fault.facts.get("source"), 0):
+            return True
         if not placed and len(self._whole.at):
             return None
-        at_parting = self._done and (fault.fault in _PARTING or _of_a_kernel(fault))
+        at_parting = self._done and (fault.fault in _PARTING or _of_a_kernel(fault) or self._of_what_follows(fault))
         if at_parting and self._parted_in_order(index, fault):
             return True
         return course.goes_on_after(index, 1 if self._done else STEPS_AFTER)
+
+    def _of_what_follows(self, fault: Fault) -> bool:
+        """True if behind the end of a run that has saved its last step only a later command can have said this."""
+        if fault.fault != "checkpoint_error" or not _NOT_THERE.match(fault.text):
+            return False
+        saved = (e.step for e in self._events.others if isinstance(e, Checkpoint) and e.action == "save")
+        return max(saved, default=-1) >= max(self._main.steps.numbers, default=0)
 
     def _parted_in_order(self, index: int, fault: Fault) -> bool:
         """True if the run had ended in order: by its exit code, or by what its log said before this."""
@@ -83,6 +97,22 @@ class Timeline:
             event is ended for place, event in self._events.placed if place < index
         )
         return ended.exit_code == 0 or (ended.exit_code is None and said_before)
+
+
+def _ends_of_earlier_jobs(events: Recording) -> Mapping[object, int]:
+    """By source, the line at which the last job ended that another one follows in the same log: it is all over."""
+    found: dict[object, int] = {}
+    ended: dict[object, tuple[str, int]] = {}
+    for fault in (event for event in events.others if isinstance(event, Fault)):
+        job = _JOB.match(str(fault.facts.get("job", "")))
+        if job is None or fault.line is None:
+            continue
+        source = fault.facts.get("source")
+        before, line = ended.get(source, (job[0], fault.line))
+        if before != job[0]:
+            found[source] = line
+        ended[source] = job[0], fault.line
+    return found
 
 
 def _times(events: Recording, *, without_faults: bool = False) -> Values:
@@ -148,4 +178,4 @@ def _fault_record(event: Fault, seconds: float, survived: bool | None) -> FaultR
 
 
 _NUMBERS = ("rank", "exit_code", "sequence", "count", "reporter", "waits_for", "after")
-_TEXTS = ("source", "host", "operation", "reporter_host", "order")
+_TEXTS = ("source", "host", "operation", "reporter_host", "order", "program")
