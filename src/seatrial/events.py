@@ -141,9 +141,11 @@ class Fault(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
-    """`reason`: completed, stopped_early, aborted, non_finite_loss, died, no_progress, interrupted or could_not_run.
+    """`reason`: completed, stopped_early, time_spent, aborted, non_finite_loss, died, no_progress, interrupted or
+    could_not_run.
 
-    stopped_early: an evaluation reached what the run was for; aborted: the run gave up before.
+    stopped_early: an evaluation reached what the run was for; time_spent: the trainer ended it at a limit of time of
+    its own, which is not the scheduler's; aborted: the run gave up before.
 
     `evidence` is the line of another trainer's log that says so, `totals` what it says of the whole run, by the names
     of `TOTALS`.
@@ -155,6 +157,8 @@ class RunEnded(Event):
     evidence: str = ""
     totals: Mapping[str, float] | None = None
 
+
+IN_ORDER = ("completed", "stopped_early", "time_spent")  # reasons to end that are none to worry about
 
 # What the end of another trainer's log may say of the whole run, from its first step to its last, with all that came
 # between: name → unit.

@@ -10,6 +10,7 @@ import pytest
 from seatrial import logs
 from seatrial.metrics import measure
 from seatrial.verdict import Check, Verdict, judge
+from tests.helpers.streams import make_spec
 
 
 def judged(lines: Sequence[str]) -> Verdict:
@@ -63,3 +64,38 @@ def test_steps_per_second_are_a_step_time() -> None:
     ]
     found = measure(list(logs.parse(lines)), None).performance.estimates["step_seconds"]
     assert (found.value, found.origin) == (8.0, "from the reported steps/s")
+
+
+def golf(steps: int, *, stop: bool, bad: int = 0) -> list[str]:
+    """A run of modded-nanogpt's grammar that is planned for more steps than its limit of time leaves it."""
+
+    def loss(n: int) -> float:
+        return math.nan if n == bad else 2 + 5 / n
+
+    of = [f"step:{n}/900 train_loss:{loss(n):.4f} train_time:{50 * n}ms step_avg:50.00ms" for n in range(1, steps)]
+    last = f"step:{steps}/900 val_loss:{loss(steps):.4f} val_bpb:1.2101 train_time:{50 * steps}ms step_avg:50.00ms"
+    stopped = [f"stopping_early: wallclock_cap train_time:{50 * steps}ms step:{steps}/900"] if stop else []
+    return [*of, last, *stopped, "peak memory allocated: 9876 MiB reserved: 9900 MiB"]
+
+
+def test_a_limit_of_time_that_the_trainer_names_is_a_planned_end() -> None:
+    verdict = judged(golf(120, stop=True))
+    assert verdict.outcome == "pass"
+    assert verdict.headline.startswith("Its own limit of time ended the run after 120 of 900 steps, as configured")
+    assert judged(golf(120, stop=True, bad=70)).outcome == "fail"
+    assert judged(golf(120, stop=False)).headline == "The last step was 119; step 900 was planned."
+    steps = make_spec(steps=900)
+    found = judge(measure(list(logs.parse(golf(120, stop=True))), steps), steps, rehearsal=False)
+    assert check_of(found, "all steps done").status == "fail"  # a number of steps was asked for
+
+
+def test_what_the_first_updates_do_to_an_untrained_model_is_no_spike() -> None:
+    def course(losses: Sequence[float]) -> Check:
+        step = "step:{}/{} train_loss:{:.4f} train_time:9ms step_avg:9.00ms"
+        lines = [step.format(n, len(losses), loss) for n, loss in enumerate(losses, 1)]
+        return check_of(judged(lines), "loss trend")
+
+    falls = [2.5 + 0.3 / n for n in range(1, 60)]
+    assert course([6.9, 14.5, 9.1, 6.4, *falls]).status == "pass"
+    assert course([6.9, 14.5, 9.1, 7.0, *falls]).status == "inconclusive"  # it does not come back at once
+    assert course([6.9, 6.7, 6.5, 6.4, 14.5, 6.3, *falls]).status == "inconclusive"  # not by the first updates

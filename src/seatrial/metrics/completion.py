@@ -18,7 +18,8 @@ from seatrial.spec import RunSpec
 
 # Of several processes' ends, the worst counts, which is the last of these.
 _ENDS = (
-    "completed", "stopped_early", "aborted", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss",
+    "completed", "stopped_early", "time_spent", "aborted", "interrupted", "could_not_run", "no_progress", "died",
+    "non_finite_loss",
 )  # fmt: skip
 _RANK = {reason: rank for rank, reason in enumerate(_ENDS)}
 
@@ -67,7 +68,8 @@ class Completion:
     the scheduler did to it.
     `compared` is what the processes say of themselves that could be compared with the configuration, and `differences`
     where it is not that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`:
-    an evaluation ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned.
+    an evaluation ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned;
+    `time_spent`: it was not an evaluation but the trainer's own limit of time.
     `last_eval_loss` is what the last evaluation found, `target_eval_loss` what it has to come down to; `evaluations`
     are the step and the loss of each that reports one. `time_to_train_seconds` is how long it took until an evaluation
     ended the run that came down to its target, if there is one; None where the record does not say when the run began.
@@ -95,6 +97,7 @@ class Completion:
     from_other_trainer: bool = False
     evidence: str = ""
     stopped_early: bool = False
+    time_spent: bool = False
     early_of: int | None = None
     last_eval_loss: float | None = None
     target_eval_loss: float | None = None
@@ -181,6 +184,7 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
         compared=compared,
         idle=main.idle,
         stopped_early=goal.stopped_early,
+        time_spent=goal.stopped_early and main.ended is not None and main.ended.reason == "time_spent",
         early_of=goal.early_of,
         unrecognised=no_step and _is_of_a_log(main, faults),
         last_eval_loss=evaluations[-1][1] if evaluations else None,
@@ -233,7 +237,9 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
     lines_counted = main.started is not None and main.started.facts.get("lines_counted") is True
     if lines_counted:  # a line may be of several steps
         planned = asked = None
-    stopped_early = bool(steps) and main.ended is not None and main.ended.reason == "stopped_early"
+    # A limit of time says how long a run is only where nobody asked for a number of steps.
+    early = ("stopped_early",) if asked_for else ("stopped_early", "time_spent")
+    stopped_early = bool(steps) and main.ended is not None and main.ended.reason in early
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
         last_step = max(steps[-1], evals[-1].step) if main.from_other_trainer and evals else steps[-1]
         planned = last_step - counted_from + 1

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seatrial.events import REPORTED, Eval
+from seatrial.events import REPORTED, Eval, Step
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.loss_trend import p_of_fall
 from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
@@ -33,6 +33,7 @@ LAST_LOSSES = 3  # whose median is the end of a run, next to the last third's
 END_RISE, END_NOISE = 0.25, 5.0  # of the loss of the last third; times what losses differ from one to the next
 PLAIN_FALL = 1.5  # the median of the first third over that of the last
 BURST = 2.0  # nats above the lowest loss before, and `DIVERGED` times that: in runs too short for anything else
+FIRST_UPDATES = 3
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
@@ -352,7 +353,20 @@ def _spikes(record: Record, high: float) -> Ranges:
     found = [step for step in record.steps if step.loss is not None and math.isfinite(step.loss)]
     above = [step.loss is not None and step.loss > high > 0 for step in found]
     start = above.index(False) if False in above else len(above)
+    start = max(start, _thrown_off(found, above))
     return ranges(step.step for step, is_above in zip(found[start:], above[start:], strict=True) if is_above)
+
+
+def _thrown_off(found: Sequence[Step], above: Sequence[bool]) -> int:
+    """How many losses are of a model that knows nothing yet and that its first updates throw off; 0 if they do not.
+
+    They do if its loss shoots up there, and comes back at once to less than it began with.
+    """
+    up = above.index(True) if True in above else len(above)
+    if False not in above[up:] or found[up].step - found[0].step >= FIRST_UPDATES:
+        return 0
+    back = above.index(False, up)
+    return back if (found[back].loss or 0.0) < (found[0].loss or 0.0) else 0
 
 
 def _burst(record: Record, count: int) -> Ranges:

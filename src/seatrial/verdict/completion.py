@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from seatrial.events import IN_ORDER
 from seatrial.metrics import Completion, FaultRecord, show_ranges
-from seatrial.metrics.survival import IN_ORDER
 from seatrial.verdict.check import Answer, Check
 
 _WORDS = {"aborted": "aborted, according to the log"}
@@ -46,7 +46,8 @@ def steps_told(completion: Completion) -> str:
         return f"Completed the last of {planned:,} steps; the log begins at step {first:,}"
     if completion.stopped_early:
         of = "" if completion.early_of is None else f" of {completion.early_of:,}"
-        return f"An evaluation ended the run after {planned:,}{of} steps, as configured"
+        what = "Its own limit of time" if completion.time_spent else "An evaluation"
+        return f"{what} ended the run after {planned:,}{of} steps, as configured"
     attempts = f", in {len(completion.attempts)} attempts" if len(completion.attempts) > 1 else ""
     return f"Completed all {planned:,} steps{attempts}"
 
