@@ -168,6 +168,7 @@ TOTALS: dict[str, str] = {
     "steps_per_second": "steps/s",
     "samples_per_second_total": "samples/s",
     "epochs": "",
+    "planned_epochs": "",  # that the run was to do, and did
 }
 
 

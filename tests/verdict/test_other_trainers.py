@@ -99,3 +99,33 @@ def test_what_the_first_updates_do_to_an_untrained_model_is_no_spike() -> None:
     assert course([6.9, 14.5, 9.1, 6.4, *falls]).status == "pass"
     assert course([6.9, 14.5, 9.1, 7.0, *falls]).status == "inconclusive"  # it does not come back at once
     assert course([6.9, 6.7, 6.5, 6.4, 14.5, 6.3, *falls]).status == "inconclusive"  # not by the first updates
+
+
+def epochs(asked: int, done: int, *, of: int = 20, last: int = 20, bad: int = 0) -> list[str]:
+    """Lightning's own bar, drawn at each batch, of a run that is said to have done all its epochs."""
+    bar = "\rEpoch {0}: {1:3d}%|███       | {1}/{2} [00:04<00:16,  4.20it/s, v_num=3, train_loss={3:.3f}]"
+    batches = [(epoch, n) for epoch in range(done) for n in range(1, of + 1) if epoch < done - 1 or n <= last]
+    losses = [math.nan if n == bad else 2 + 5 / n for n in range(1, len(batches) + 1)]
+    drawn = [bar.format(epoch, n, of, loss) for (epoch, n), loss in zip(batches, losses, strict=True)]
+    return [*drawn, f"`Trainer.fit` stopped: `max_epochs={asked}` reached."]
+
+
+def test_lightning_says_at_its_end_that_all_epochs_are_done() -> None:
+    verdict = judged(epochs(3, 3))
+    assert (verdict.outcome, verdict.headline[:23]) == ("pass", "Completed all 60 steps,")
+    assert judged(epochs(3, 3, bad=30)).outcome == "fail"
+    assert judged(epochs(3, 3)[:-1]).outcome == "inconclusive"  # the end is not there
+    assert judged(epochs(4, 3)).outcome == "inconclusive"  # the bars of an epoch are not
+    assert judged(epochs(3, 3, last=12)).outcome == "inconclusive"
+
+
+def test_verl_says_how_many_steps_its_epochs_have() -> None:
+    bar = "Epoch 1/3:  50%|█████     | 10/20 [00:06<00:06,  3.06s/it]"
+    steps = [
+        f"step:{n} - train/loss:{2 + 5 / n:.4f} - train/lr(1e-3):0.010 - train/time(s):3.0605" for n in range(1, 61)
+    ]
+    assert judged([bar, *steps]).headline.startswith("Completed all 60 steps,")
+    assert judged([bar, *steps[:40]]).outcome == "fail"
+    assert judged(["Total training steps: 40", bar, *steps[:40]]).outcome == "pass"  # which goes first
+    other = [f"[{n}/60] step={n} loss={2 + 5 / n:.4f}" for n in range(1, 41)]
+    assert judged([bar, *other]).headline == judged(other).headline  # the bar of another program

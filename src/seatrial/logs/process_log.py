@@ -273,6 +273,8 @@ class ProcessLog:
         self._clock = "log" if timed else "counted"
         facts = dict(self._facts)
         own = {name: facts.pop(name) for name in _RUN_FIELDS if name in facts}
+        if planned := facts.pop("planned_by", {}).get(family.name):
+            own.setdefault("planned_steps", planned)
         if self._num_ranks is not None:
             own.setdefault("num_devices", self._num_ranks)
         if total is not None:

@@ -239,6 +239,8 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
         planned = asked = None
     # A limit of time says how long a run is only where nobody asked for a number of steps.
     early = ("stopped_early",) if asked_for else ("stopped_early", "time_spent")
+    if planned is None and bool(steps) and _did_its_epochs(main):
+        planned = steps[-1] - counted_from + 1
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason in early
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
         last_step = max(steps[-1], evals[-1].step) if main.from_other_trainer and evals else steps[-1]
@@ -254,6 +256,11 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
         reached=came_to_it and not main.idle,
         lines_counted=lines_counted,
     )
+
+
+def _did_its_epochs(main: Record) -> bool:
+    """True if the program says at its end that it did all of its epochs: its last step is the planned one."""
+    return main.ended is not None and (main.ended.totals or {}).get("planned_epochs") is not None
 
 
 def _num_processes(trainers: Sequence[Record], started: Sequence[RunStarted], main: Record) -> int:
