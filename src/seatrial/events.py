@@ -105,12 +105,18 @@ REPORTED: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(Event):
-    """The loss on validation data. Our trainer's `step` is the number of steps done; other logs count their own way."""
+    """The loss on validation data. Our trainer's `step` is the number of steps done; other logs count their own way.
+
+    Where something else than a loss decides, `score` says what it came to and what it has to, and `shortfall` how far
+    it is from that, as a share of it: at most 0 if it is reached, NaN if it is no number.
+    """
 
     kind: ClassVar[str] = "eval"
     step: int
     loss: float | None = None
     seconds: float | None = None
+    score: str | None = None
+    shortfall: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

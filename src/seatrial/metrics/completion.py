@@ -71,8 +71,10 @@ class Completion:
     an evaluation ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned;
     `time_spent`: it was not an evaluation but the trainer's own limit of time.
     `last_eval_loss` is what the last evaluation found, `target_eval_loss` what it has to come down to; `evaluations`
-    are the step and the loss of each that reports one. `time_to_train_seconds` is how long it took until an evaluation
-    ended the run that came down to its target, if there is one; None where the record does not say when the run began.
+    are the step and the loss of each that reports one. Where a score decides, `last_score` says what it came to last,
+    and `last_shortfall` how far it is from its target (`events.Eval`). `time_to_train_seconds` is how long it took
+    until an evaluation ended the run that came to its target, if there is one; None where the record does not say when
+    the run began.
     `by_block`: the record has the last step of each block of steps, and blocks may be of any length. `unrecognised`: it
     was read from a log in which nothing was recognised as a step, so that nothing tells how far the run came.
     `lines_counted`: its steps are numbered by their lines, and nothing tells how many steps each stands for. `guessed`
@@ -102,6 +104,8 @@ class Completion:
     last_eval_loss: float | None = None
     target_eval_loss: float | None = None
     evaluations: tuple[tuple[int, float], ...] = ()
+    last_score: str = ""
+    last_shortfall: float | None = None
     time_to_train_seconds: float | None = None
     by_block: bool = False
     compared: tuple[str, ...] = ()
@@ -155,6 +159,7 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
     end = _end(records)
     evals = [event for event in events.others if isinstance(event, Eval) and event.process == main.process]
     evaluations = tuple((e.step, e.loss) for e in evals if e.loss is not None)
+    scored = next((e for e in reversed(evals) if e.shortfall is not None), None)
     goal = _goal(spec, main, evals)
     restored = [e.step for e in events.others if isinstance(e, Checkpoint) and e.action == "restore"]
     by_block = main.started is not None and main.started.facts.get("by_block") is True
@@ -190,7 +195,9 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
         last_eval_loss=evaluations[-1][1] if evaluations else None,
         target_eval_loss=main.target_eval_loss,
         evaluations=evaluations,
-        time_to_train_seconds=_time_to_train(main, evaluations) if goal.stopped_early else None,
+        last_score=(scored.score or "") if scored else "",
+        last_shortfall=scored.shortfall if scored else None,
+        time_to_train_seconds=_time_to_train(main, evaluations, scored) if goal.stopped_early else None,
         by_block=by_block,
         lines_counted=goal.lines_counted,
         guessed=next((str(s.facts["guessed"]) for s in started if s.facts.get("guessed")), ""),
@@ -198,10 +205,11 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
     )
 
 
-def _time_to_train(main: Record, evaluations: Sequence[tuple[int, float]]) -> float | None:
+def _time_to_train(main: Record, evaluations: Sequence[tuple[int, float]], scored: Eval | None) -> float | None:
     """How long a run took that an evaluation ended, unless this one missed its target."""
     target, totals = main.target_eval_loss, (main.ended.totals if main.ended else None) or {}
     missed = target is not None and bool(evaluations) and not evaluations[-1][1] <= target
+    missed |= scored is not None and not (scored.shortfall or 0.0) <= 0
     return None if missed else totals.get("run_seconds")
 
 

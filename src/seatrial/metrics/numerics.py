@@ -68,6 +68,7 @@ class Numerics:
     `falls_silent` are the processes that reported losses and at last none, each with the number of those last steps.
     `num_evals` evaluations report a loss, from `first_eval_loss` to `last_eval_loss`; `non_finite_evals` are the steps
     of those whose loss is not finite. `evals_reached_target`: the last one came down to what the run was for.
+    `num_scores` evaluations report a score instead, the last one `last_score`; `score_reached`: it came to its target.
     `evals_fall`: they fall from first to last, by more than chance (Mann–Kendall).
     `least_fall` is, of a short run without a trend, the smallest fall that would have shown, as a fraction of the early
     loss, if that is too large to tell anything; then `trend` is "too_short".
@@ -126,6 +127,9 @@ class Numerics:
     last_eval_loss: float | None = None
     evals_reached_target: bool = False
     evals_fall: bool = False
+    num_scores: int = 0
+    last_score: str = ""
+    score_reached: bool = False
     objective: str = ""
     loss_optional: bool = False
     untrained: bool = False
@@ -139,6 +143,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
     losses = [step.loss for step in telling.steps if step.loss is not None]
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
     evaluated = [e.loss for e in evals if e.loss is not None]
+    scored = [e for e in evals if e.shortfall is not None]
     bad = _non_finite_losses(everyone)
     first_bad = min(bad, default=None)
     early, late = _thirds(finite)
@@ -188,6 +193,9 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         last_eval_loss=_first(reversed(evaluated)),
         evals_reached_target=_reached_target(main, evaluated),
         evals_fall=_fall_throughout(evaluated),
+        num_scores=len(scored),
+        last_score=(scored[-1].score or "") if scored else "",
+        score_reached=_came_to_its_target([e.shortfall or 0.0 for e in scored]),
         objective=str(telling.started.facts.get("objective", "")) if telling.started else "",
         loss_optional=telling.started is not None and telling.started.facts.get("loss_optional") is True,
         untrained=len(losses) == 1 and _is_first_alone(telling),
@@ -269,6 +277,11 @@ def _reached_target(own: Record, losses: Sequence[float]) -> bool:
     """True if the last evaluation came down to the target; False where that is not known."""
     target = own.target_eval_loss
     return bool(losses) and target is not None and all(map(math.isfinite, losses)) and losses[-1] <= target
+
+
+def _came_to_its_target(shortfalls: Sequence[float]) -> bool:
+    """The same of scores."""
+    return bool(shortfalls) and all(map(math.isfinite, shortfalls)) and shortfalls[-1] <= 0
 
 
 def _fall_throughout(losses: Sequence[float]) -> bool:

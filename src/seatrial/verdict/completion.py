@@ -32,6 +32,9 @@ def judge_completion(completion: Completion) -> list[Check]:
     ]  # fmt: skip
     if last is not None and target is not None:
         checks.append(_check("target reached", _target(last, target, completion.reason), measured=last, bound=target))
+    if completion.last_shortfall is not None:
+        answer = _score(completion.last_score, completion.last_shortfall, completion.reason)
+        checks.append(_check("target reached", answer, measured=completion.last_shortfall, bound=0, unit="short of it"))
     return [*checks, _check("ran as configured", _configuration(completion))]
 
 
@@ -179,6 +182,13 @@ def _target(last: float, target: float, reason: str | None) -> Answer:
         return "pass", f"The last evaluation loss, {last:.5g}, reached the target of {target:.5g}."
     why = f"The last evaluation loss, {last:.5g}, did not reach the target of {target:.5g}."
     return "inconclusive" if reason is None else "fail", why
+
+
+def _score(score: str, shortfall: float, reason: str | None) -> Answer:
+    """The same of a score, which is no loss."""
+    if shortfall <= 0:
+        return "pass", f"The last evaluation reached its target: {score}."
+    return "inconclusive" if reason is None else "fail", f"The last evaluation did not reach its target: {score}."
 
 
 def _what_broke(completion: Completion) -> list[str]:
