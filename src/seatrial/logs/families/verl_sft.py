@@ -1,7 +1,7 @@
 """verl's supervised fine-tuning: `step:12 - train/loss:2.104 - train/lr(1e-3):0.009 - train/time(s):3.412`.
 
 The order and number of the pairs changes between versions. Its MFU may be above 1, and is not read. How many steps are
-planned is said by `Total training steps`, or else by the bar of an epoch: `Epoch 1/6:  50%|██   | 31/62 [02:28<02:31,`.
+planned is said by `Total training steps`, or else by the progress bar of an epoch: `Epoch 1/6:  50%|██   | 31/62 [02:28`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from seatrial.logs.families import verl
 from seatrial.logs.grammar import Family, Field, Found, note, stateless
 from seatrial.logs.numbers import NUMBER
 
-_BAR = re.compile(
+_DRAWN = re.compile(
     r"(?:^|\s)Epoch \d{1,6}/(?P<epochs>\d{1,6}): +\d{1,3}%\|[^|]{0,300}\| *\d{1,9}/(?P<steps>[1-9]\d{0,8}) \["
 )
-_PLANNED = note("facts", "%|", _BAR)
+_PLANNED = note("facts", "%|", _DRAWN)
 
 
 def _read(line: str) -> Iterator[Found]:
-    for bar in _BAR.finditer(line):
-        yield _PLANNED, {"planned_by__verl_sft": int(bar["epochs"]) * int(bar["steps"])}
+    for drawn in _DRAWN.finditer(line):
+        yield _PLANNED, {"planned_by__verl_sft": int(drawn["epochs"]) * int(drawn["steps"])}
 
 
 FAMILY = Family(
