@@ -1,7 +1,7 @@
 """verl's supervised fine-tuning: `step:12 - train/loss:2.104 - train/lr(1e-3):0.009 - train/time(s):3.412`.
 
 The order and number of the pairs changes between versions. Its MFU may be above 1, and is not read. How many steps are
-planned is said by `Total training steps`, or else by the progress bar of an epoch: `Epoch 1/6:  50%|██   | 31/62 [02:28`.
+planned is said by `Total training steps`, or else by the progress bar of an epoch: `Epoch 1/6:  50%|██   | 31/62 [`.
 """
 
 from __future__ import annotations
