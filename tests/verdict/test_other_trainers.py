@@ -83,6 +83,8 @@ def test_a_limit_of_time_that_the_trainer_names_is_a_planned_end() -> None:
     assert verdict.outcome == "pass"
     assert verdict.headline.startswith("Its own limit of time ended the run after 120 of 900 steps, as configured")
     assert judged(golf(120, stop=True, bad=70)).outcome == "fail"
+    without = [line for line in golf(120, stop=True) if "step:11" not in line and "val_loss" not in line]
+    assert judged(without).headline == "The last step was 109; step 120 was planned."  # its last lines are gone
     assert judged(golf(120, stop=False)).headline == "The last step was 119; step 900 was planned."
     steps = make_spec(steps=900)
     found = judge(measure(list(logs.parse(golf(120, stop=True))), steps), steps, rehearsal=False)

@@ -245,25 +245,34 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
     lines_counted = main.started is not None and main.started.facts.get("lines_counted") is True
     if lines_counted:  # a line may be of several steps
         planned = asked = None
-    # A limit of time says how long a run is only where nobody asked for a number of steps.
-    early = ("stopped_early",) if asked_for else ("stopped_early", "time_spent")
-    if planned is None and bool(steps) and _did_its_epochs(main):
+    # A limit of time says how long a run is only where nobody asked for steps or epochs.
+    early = ("stopped_early",) if spec else ("stopped_early", "time_spent")
+    if planned is None and bool(steps) and not lines_counted and _did_its_epochs(main):
         planned = steps[-1] - counted_from + 1
+    stride = _stride(steps) if steps and (main.from_other_trainer or not main.started) else 1
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason in early
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
         last_step = max(steps[-1], evals[-1].step) if main.from_other_trainer and evals else steps[-1]
-        planned = last_step - counted_from + 1
+        told = _last_step_told(main) or last_step
+        stopped_early = told < last_step + stride  # else the log lacks the lines before its end
+        planned = (last_step if stopped_early else told) - counted_from + 1
     last = counted_from + planned - 1 if planned else None
     came_to_it = bool(steps) and last is not None and (stopped_early or steps[-1] >= last)
     return _Goal(
         counted_from=counted_from,
         planned=planned,
-        stride=_stride(steps) if steps and (main.from_other_trainer or not main.started) else 1,
+        stride=stride,
         stopped_early=stopped_early,
         early_of=asked if stopped_early else None,
         reached=came_to_it and not main.idle,
         lines_counted=lines_counted,
     )
+
+
+def _last_step_told(main: Record) -> int | None:
+    """The step at which a run ended by its own word, where a limit of time ended it."""
+    told = (main.ended.totals or {}).get("steps") if main.ended and main.ended.reason == "time_spent" else None
+    return None if told is None else int(told)
 
 
 def _did_its_epochs(main: Record) -> bool:

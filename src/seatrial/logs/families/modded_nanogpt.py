@@ -42,8 +42,8 @@ class _Log:
         self._only_evaluates = True  # so far
 
     def __call__(self, line: str) -> Iterator[Found]:
-        if _STOPPED.pattern.search(line):
-            yield _STOPPED, {"reason": "time_spent"}
+        if stopped := _STOPPED.pattern.search(line):
+            yield _STOPPED, {"reason": "time_spent", "steps": stopped["step"]}
         for found in _LINE.finditer(line):
             step, ms = int(found["step"]), float(found["time"]) * (1 if found["unit"] == "ms" else 1000)
             if found["of"] == "val":
