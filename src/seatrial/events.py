@@ -105,12 +105,18 @@ REPORTED: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(Event):
-    """The loss on validation data. Our trainer's `step` is the number of steps done; other logs count their own way."""
+    """The loss on validation data. Our trainer's `step` is the number of steps done; other logs count their own way.
+
+    Where something else than a loss decides, `score` says what it came to and what it has to, and `shortfall` how far
+    it is from that, as a share of it: at most 0 if it is reached, NaN if it is no number.
+    """
 
     kind: ClassVar[str] = "eval"
     step: int
     loss: float | None = None
     seconds: float | None = None
+    score: str | None = None
+    shortfall: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +147,11 @@ class Fault(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
-    """`reason`: completed, stopped_early, aborted, non_finite_loss, died, no_progress, interrupted or could_not_run.
+    """`reason`: completed, stopped_early, time_spent, aborted, non_finite_loss, died, no_progress, interrupted or
+    could_not_run.
 
-    stopped_early: an evaluation reached what the run was for; aborted: the run gave up before.
+    stopped_early: an evaluation reached what the run was for; time_spent: the trainer ended it at a limit of time of
+    its own, which is not the scheduler's; aborted: the run gave up before.
 
     `evidence` is the line of another trainer's log that says so, `totals` what it says of the whole run, by the names
     of `TOTALS`.
@@ -156,6 +164,8 @@ class RunEnded(Event):
     totals: Mapping[str, float] | None = None
 
 
+IN_ORDER = ("completed", "stopped_early", "time_spent")  # reasons to end that are none to worry about
+
 # What the end of another trainer's log may say of the whole run, from its first step to its last, with all that came
 # between: name → unit.
 TOTALS: dict[str, str] = {
@@ -164,6 +174,7 @@ TOTALS: dict[str, str] = {
     "steps_per_second": "steps/s",
     "samples_per_second_total": "samples/s",
     "epochs": "",
+    "planned_epochs": "",  # that the run was to do, and did
 }
 
 

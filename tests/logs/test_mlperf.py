@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial import logs
+from seatrial import logs, metrics, verdict
 from seatrial.events import RunEnded, RunStarted
 from tests.helpers.log_cases import both, steps
 
@@ -109,3 +110,54 @@ KEYS = ["tracked_stats", "train_loss", "eval_accuracy", "run_stop", "init_start"
 def test_any_object_is_read_without_an_error(objects: list[dict[str, Any]], cut: int) -> None:
     text = [":::MLLOG " + json.dumps(found) for found in objects]
     list(logs.parse([line("global_batch_size", 32), *text, *(whole[:cut] for whole in text)]))
+
+
+def scored(
+    benchmark: str, scores: list[tuple[str, float]], *, status: str = "success", division: str = "closed"
+) -> verdict.Verdict:
+    """The verdict on a run without losses whose evaluations report these scores, one an epoch."""
+    told = [line("submission_benchmark", benchmark), line("submission_division", division)]
+    told += [line("train_samples", 6400), line("global_batch_size", 64), line("run_start", None, 1)]
+    for n, (metric, score) in enumerate(scores, 1):
+        told.append(
+            line("eval_accuracy", score, 1000 * n, epoch_num=(n + 1) // 2, **({"metric": metric} if metric else {}))
+        )
+    told += [line("run_stop", None, 1000 * len(scores) + 1000, status=status)] if status else []
+    return verdict.judge(metrics.measure(logs.parse(told), None), None, rehearsal="")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "scores", "passes"),
+    [
+        ("gnn", [("", 0.69), ("", 0.7201)], True),
+        ("gnn", [("", 0.69), ("", 0.7199)], False),
+        ("gnn", [("", 0.7201), ("", math.nan)], False),
+        ("gnn", [("", math.nan), ("", 0.7201)], False),
+        ("rnnt", [("", 0.06), ("", 0.057)], True),
+        ("rnnt", [("", 0.06), ("", 0.059)], False),
+        ("stable_diffusion", [("FID", 120.0), ("CLIP", 0.14), ("FID", 80.0), ("CLIP", 0.16)], True),
+        ("stable_diffusion", [("FID", 80.0), ("CLIP", 0.14)], False),
+        ("stable_diffusion", [("FID", 80.0)], False),  # the other one is missing
+        ("minigo", [("", 0.6)], False),  # whose target is not known
+    ],
+)
+def test_a_score_decides_where_there_is_no_loss(benchmark: str, scores: list[tuple[str, float]], passes: bool) -> None:
+    found = scored(benchmark, scores)
+    assert (found.outcome == "pass") is passes
+    if passes:
+        assert " in its last evaluation" in found.headline
+    assert scored(benchmark, scores, status="aborted").outcome not in ("pass", "inconclusive")
+    assert scored(benchmark, scores, status="").outcome != "pass"
+    assert scored(benchmark, scores, division="open").outcome == "inconclusive"  # with a target of its own
+
+
+def test_a_success_without_a_known_target_does_not_fail() -> None:
+    assert scored("minigo", [("", 0.6)]).outcome == "inconclusive"
+    assert scored("gnn", [("", 0.69), ("", 0.71)]).outcome == "fail"
+
+
+def test_an_epoch_has_steps_only_where_its_samples_are_known() -> None:
+    told = [line("submission_benchmark", "gnn"), line("global_batch_size", 64), line("run_start")]
+    told.append(line("eval_accuracy", 0.6, 5000, epoch_num=0.5))
+    assert steps(both(told)) == []
+    assert [step.step for step in steps(both([line("train_samples", 6400), *told]))] == [50]

@@ -281,3 +281,23 @@ def test_the_run_after_that_of_a_policy_is_its_own() -> None:
     policy = [line.replace("'grad_norm'", "'reward': 0.65, 'grad_norm'") for line in both_runs[0]]
     events = list(logs.parse([*policy, *both_runs[1]]))
     assert [event.facts.get("objective") for event in events if isinstance(event, RunStarted)] == ["policy", ""]
+
+
+@pytest.mark.parametrize(
+    ("rates", "epochs", "passes"),
+    [
+        ((1e-7, 0.0), 4, True),
+        ((0.0, 0.0), 4, False),  # of a schedule that was at 0 before
+        ((1e-7, 1e-7), 4, False),  # it may have stopped early
+        ((1e-7, 0.0), 3.5, False),  # by a number of steps, which may not be the last
+    ],
+)
+def test_a_schedule_that_runs_out_at_the_last_line_says_that_all_steps_are_done(
+    rates: tuple[float, float], epochs: float, passes: bool
+) -> None:
+    text = lines(1, int(80 * epochs), 80, version=4, seconds=1000.0)
+    for place, rate in zip((-3, -2), rates, strict=True):
+        text[place] = text[place].replace("'epoch'", f"'learning_rate': {rate}, 'epoch'")
+    found = outcome(text)
+    assert (found.outcome == "pass") is passes
+    assert passes or found.outcome == "inconclusive"

@@ -10,6 +10,7 @@ import pytest
 from seatrial import logs
 from seatrial.metrics import measure
 from seatrial.verdict import Check, Verdict, judge
+from tests.helpers.streams import make_spec
 
 
 def judged(lines: Sequence[str]) -> Verdict:
@@ -91,3 +92,70 @@ NOT_THERE = "Checkpoint directory /out/sft does not exist."
 )
 def test_what_a_command_after_the_run_does_not_find(lines: Sequence[str], outcome: str) -> None:
     assert judged([*NANOCHAT, *lines]).outcome == outcome
+
+
+def golf(steps: int, *, stop: bool, bad: int = 0) -> list[str]:
+    """A run of modded-nanogpt's grammar that is planned for more steps than its limit of time leaves it."""
+
+    def loss(n: int) -> float:
+        return math.nan if n == bad else 2 + 5 / n
+
+    of = [f"step:{n}/900 train_loss:{loss(n):.4f} train_time:{50 * n}ms step_avg:50.00ms" for n in range(1, steps)]
+    last = f"step:{steps}/900 val_loss:{loss(steps):.4f} val_bpb:1.2101 train_time:{50 * steps}ms step_avg:50.00ms"
+    stopped = [f"stopping_early: wallclock_cap train_time:{50 * steps}ms step:{steps}/900"] if stop else []
+    return [*of, last, *stopped, "peak memory allocated: 9876 MiB reserved: 9900 MiB"]
+
+
+def test_a_limit_of_time_that_the_trainer_names_is_a_planned_end() -> None:
+    verdict = judged(golf(120, stop=True))
+    assert verdict.outcome == "pass"
+    assert verdict.headline.startswith("Its own limit of time ended the run after 120 of 900 steps, as configured")
+    assert judged(golf(120, stop=True, bad=70)).outcome == "fail"
+    without = [line for line in golf(120, stop=True) if "step:11" not in line and "val_loss" not in line]
+    assert judged(without).headline == "The last step was 109; step 120 was planned."  # its last lines are gone
+    assert judged(golf(120, stop=False)).headline == "The last step was 119; step 900 was planned."
+    steps = make_spec(steps=900)
+    found = judge(measure(list(logs.parse(golf(120, stop=True))), steps), steps, rehearsal=False)
+    assert check_of(found, "all steps done").status == "fail"  # a number of steps was asked for
+
+
+def test_what_the_first_updates_do_to_an_untrained_model_is_no_spike() -> None:
+    def course(losses: Sequence[float]) -> Check:
+        step = "step:{}/{} train_loss:{:.4f} train_time:9ms step_avg:9.00ms"
+        lines = [step.format(n, len(losses), loss) for n, loss in enumerate(losses, 1)]
+        return check_of(judged(lines), "loss trend")
+
+    falls = [2.5 + 0.3 / n for n in range(1, 60)]
+    assert course([6.9, 14.5, 9.1, 6.4, *falls]).status == "pass"
+    assert course([6.9, 14.5, 9.1, 7.0, *falls]).status == "inconclusive"  # it does not come back at once
+    assert course([6.9, 6.7, 6.5, 6.4, 14.5, 6.3, *falls]).status == "inconclusive"  # not by the first updates
+
+
+def epochs(asked: int, done: int, *, of: int = 20, last: int = 20, bad: int = 0) -> list[str]:
+    """Lightning's own bar, drawn at each batch, of a run that is said to have done all its epochs."""
+    bar = "\rEpoch {0}: {1:3d}%|███       | {1}/{2} [00:04<00:16,  4.20it/s, v_num=3, train_loss={3:.3f}]"
+    batches = [(epoch, n) for epoch in range(done) for n in range(1, of + 1) if epoch < done - 1 or n <= last]
+    losses = [math.nan if n == bad else 2 + 5 / n for n in range(1, len(batches) + 1)]
+    drawn = [bar.format(epoch, n, of, loss) for (epoch, n), loss in zip(batches, losses, strict=True)]
+    return [*drawn, f"`Trainer.fit` stopped: `max_epochs={asked}` reached."]
+
+
+def test_lightning_says_at_its_end_that_all_epochs_are_done() -> None:
+    verdict = judged(epochs(3, 3))
+    assert (verdict.outcome, verdict.headline[:23]) == ("pass", "Completed all 60 steps,")
+    assert judged(epochs(3, 3, bad=30)).outcome == "fail"
+    assert judged(epochs(3, 3)[:-1]).outcome == "inconclusive"  # the end is not there
+    assert judged(epochs(4, 3)).outcome == "inconclusive"  # the bars of an epoch are not
+    assert judged(epochs(3, 3, last=12)).outcome == "inconclusive"
+
+
+def test_verl_says_how_many_steps_its_epochs_have() -> None:
+    bar = "Epoch 1/3:  50%|█████     | 10/20 [00:06<00:06,  3.06s/it]"
+    steps = [
+        f"step:{n} - train/loss:{2 + 5 / n:.4f} - train/lr(1e-3):0.010 - train/time(s):3.0605" for n in range(1, 61)
+    ]
+    assert judged([bar, *steps]).headline.startswith("Completed all 60 steps,")
+    assert judged([bar, *steps[:40]]).outcome == "fail"
+    assert judged(["Total training steps: 40", bar, *steps[:40]]).outcome == "pass"  # which goes first
+    other = [f"[{n}/60] step={n} loss={2 + 5 / n:.4f}" for n in range(1, 41)]
+    assert judged([bar, *other]).headline == judged(other).headline  # the bar of another program

@@ -11,7 +11,7 @@ from itertools import count, pairwise
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import FIRST_CLOCK, Event, Fault, RunEnded, RunStarted
+from seatrial.events import FIRST_CLOCK, IN_ORDER, Event, Fault, RunEnded, RunStarted
 from seatrial.logs.alignment import (
     Shift,
     after_steps,
@@ -343,7 +343,7 @@ def _size(log: _Log) -> dict[str, int]:
 
 def _completed(log: _Log) -> bool:
     ends = [event for event in log.events.others if isinstance(event, RunEnded)]
-    return bool(ends) and ends[-1].reason in ("completed", "stopped_early")
+    return bool(ends) and ends[-1].reason in IN_ORDER
 
 
 def _losses(log: _Log) -> dict[int, float]:

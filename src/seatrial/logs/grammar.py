@@ -49,10 +49,10 @@ class Note:
     """A line, found by `literal` and then by `pattern`, whose named groups are what it says.
 
     facts       of the run: fields of `events.RunStarted`, `sequence_length`, `global_batch_size`, or any other name;
-                `versions__jax` is "jax" of `versions`
+                `versions__jax` is "jax" of `versions`; `planned_by__verl_sft` counts only for steps of that family
     start       a program begins (again): the next step belongs to a new attempt; groups as for facts
     end         the run ended by itself, or with `exit_code`, or for another `reason` of `events.RunEnded`
-    eval        groups step, loss, seconds
+    eval        groups step, loss, seconds; score and shortfall as in `events.Eval`
     checkpoint  groups step, seconds; `action` is "save" or "restore"
     figures     of the next step: groups named as in `Field.name`, in units of `per`
     summary     figures of the whole run, which count for nothing: reported only where there are no steps

@@ -45,6 +45,8 @@ _RANKS = ("rank", "primus", "trainer", "replica", "mpi", "task")
 _HOSTS = ("ip", "pod", "pdsh")
 # Any word may stand before a colon, so that a name is that of a host only where the log says so: `pdsh -S -w a,b date`.
 _PDSH = re.compile(r"\bpdsh (?:-[a-zA-Z]+ (?:\d+ )?){0,8}?-w (?P<hosts>[\w.,@-]{1,20000})(?= )")
+ECHO = "^[["
+_ECHO = re.compile(r"\^\[\[(?:[A-DFH]|[1-6]~)")  # arrows, Home, End; Delete, Page Up and so on
 _MAY_BEGIN_PREFIX = frozenset("0123456789[( I")
 
 
@@ -158,6 +160,11 @@ def split_line(line: str) -> list[str]:
 def without_codes(line: str) -> str:
     """The line as a terminal would show it, without colours, cursor movements and titles."""
     return ESCAPE_SEQUENCES.sub("", line)
+
+
+def without_echo(line: str) -> str:
+    """The line without the keys that somebody pressed meanwhile, as a terminal shows them: `^[[B` for an arrow."""
+    return _ECHO.sub("", line)
 
 
 def codes_in(line: str) -> list[tuple[int, str]]:

@@ -229,7 +229,8 @@ class ProcessLog:
             return ()  # lines that go on saying what the last one was
         self._eval_loss = loss
         at = int(step or max(0, self._last))
-        return (Eval(**self._when, step=at, loss=loss, seconds=said.numbers.get("seconds")),)
+        seconds, shortfall, score = said.numbers.get("seconds"), said.numbers.get("shortfall"), said.groups.get("score")
+        return (Eval(**self._when, step=at, loss=loss, seconds=seconds, score=score, shortfall=shortfall),)
 
     def _take_checkpoint(self, note: Note, said: _Said) -> Sequence[Event]:
         step, seconds = said.numbers.get("step"), said.numbers.get("seconds")
@@ -273,6 +274,8 @@ class ProcessLog:
         self._clock = "log" if timed else "counted"
         facts = dict(self._facts)
         own = {name: facts.pop(name) for name in _RUN_FIELDS if name in facts}
+        if planned := facts.pop("planned_by", {}).get(family.name):
+            own.setdefault("planned_steps", planned)
         if self._num_ranks is not None:
             own.setdefault("num_devices", self._num_ranks)
         if total is not None:

@@ -20,7 +20,17 @@ from seatrial.logs.faults import FaultScanner, skeleton_of
 from seatrial.logs.grammar import Family, Found, Note, Reading
 from seatrial.logs.held_step import HeldStep
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
-from seatrial.logs.lines import Prefix, all_without_codes, codes_in, hosts_of, read_prefix, split_line, without_codes
+from seatrial.logs.lines import (
+    ECHO,
+    Prefix,
+    all_without_codes,
+    codes_in,
+    hosts_of,
+    read_prefix,
+    split_line,
+    without_codes,
+    without_echo,
+)
 from seatrial.logs.numbers import find_time, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
 from seatrial.logs.step_lines import Line, Remark, is_cut, readings_of, remarks_of
@@ -137,6 +147,8 @@ class Reader:
         if self._hosts:
             host, colon, rest = line.partition(": ")
             self._host, line = (host, rest) if colon and host in self._hosts else (None, line)
+        if ECHO in line:
+            line = without_echo(line)
         self._printed = line
         if "\x1b" in line:
             line = without_codes(line)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seatrial.events import RunEnded, RunStarted
+from seatrial.events import IN_ORDER, RunEnded, RunStarted
 from seatrial.logs.files import RANK_NAMES, STREAM
 from seatrial.recording import Recording
 
@@ -56,7 +56,7 @@ def course_of(events: Recording) -> Course:
         steps=dict(zip(steps.numbers, steps.values("wall_time").tolist(), strict=True)),
         losses=losses_of(events),
         is_timed=bool(started) and all(event.facts.get("clock") == "log" for event in started),
-        completed=bool(ends) and ends[-1].reason in ("completed", "stopped_early"),
+        completed=bool(ends) and ends[-1].reason in IN_ORDER,
     )
 
 

@@ -64,7 +64,8 @@ def _numbered(held: Sequence[Event]) -> Iterator[Event]:
     for event in held:
         if event.process == process and isinstance(event, RunStarted) and found:
             facts = {name: value for name, value in event.facts.items() if name != COUNTED}
-            whole = found[-1] if asked and _is_at_end(found, epochs, totals, asked) else None
+            at_end = bool(asked) and _is_at_end(found, epochs, totals, asked or 0.0)
+            whole = found[-1] if at_end or _schedule_ran_out(own, epochs, totals) else None
             yield replace(event, facts=facts, planned_steps=event.planned_steps or whole)
         elif event.process == process and isinstance(event, (Step, Eval)):
             yield _moved(event, number)
@@ -77,6 +78,17 @@ def _is_at_end(steps: Sequence[int], epochs: Sequence[float | None], totals: Map
     known = [epoch for epoch in epochs if epoch is not None]
     rounded = _rounding(known[len(known) // 2 :])
     return known[-1] == totals.get("epochs") == asked and rounded * steps[-1] / known[-1] < 0.5
+
+
+def _schedule_ran_out(own: Sequence[Step], epochs: Sequence[float | None], totals: Mapping[str, float]) -> bool:
+    """True if the learning rate is exactly 0 at the last line alone, which is that of the end of a whole epoch.
+
+    Schedules that come down to 0 do so at the last of the steps that were planned, so that the run did not stop before.
+    """
+    rates = [step.learning_rate for step in own[-2:]]
+    whole = totals.get("epochs", 0.0)
+    came_to_0 = len(rates) == 2 and rates[1] == 0 and (rates[0] or 0.0) > 0
+    return came_to_0 and epochs[-1] == whole and whole > 0 and whole == int(whole)
 
 
 def _moved(event: Step | Eval, number: Mapping[int, int]) -> Event:

@@ -18,7 +18,8 @@ from seatrial.spec import RunSpec
 
 # Of several processes' ends, the worst counts, which is the last of these.
 _ENDS = (
-    "completed", "stopped_early", "aborted", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss",
+    "completed", "stopped_early", "time_spent", "aborted", "interrupted", "could_not_run", "no_progress", "died",
+    "non_finite_loss",
 )  # fmt: skip
 _RANK = {reason: rank for rank, reason in enumerate(_ENDS)}
 
@@ -67,10 +68,13 @@ class Completion:
     the scheduler did to it.
     `compared` is what the processes say of themselves that could be compared with the configuration, and `differences`
     where it is not that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`:
-    an evaluation ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned.
+    an evaluation ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned;
+    `time_spent`: it was not an evaluation but the trainer's own limit of time.
     `last_eval_loss` is what the last evaluation found, `target_eval_loss` what it has to come down to; `evaluations`
-    are the step and the loss of each that reports one. `time_to_train_seconds` is how long it took until an evaluation
-    ended the run that came down to its target, if there is one; None where the record does not say when the run began.
+    are the step and the loss of each that reports one. Where a score decides, `last_score` says what it came to last,
+    and `last_shortfall` how far it is from its target (`events.Eval`). `time_to_train_seconds` is how long it took
+    until an evaluation ended the run that came to its target, if there is one; None where the record does not say when
+    the run began.
     `by_block`: the record has the last step of each block of steps, and blocks may be of any length. `unrecognised`: it
     was read from a log in which nothing was recognised as a step, so that nothing tells how far the run came.
     `lines_counted`: its steps are numbered by their lines, and nothing tells how many steps each stands for. `guessed`
@@ -95,10 +99,13 @@ class Completion:
     from_other_trainer: bool = False
     evidence: str = ""
     stopped_early: bool = False
+    time_spent: bool = False
     early_of: int | None = None
     last_eval_loss: float | None = None
     target_eval_loss: float | None = None
     evaluations: tuple[tuple[int, float], ...] = ()
+    last_score: str = ""
+    last_shortfall: float | None = None
     time_to_train_seconds: float | None = None
     by_block: bool = False
     compared: tuple[str, ...] = ()
@@ -152,6 +159,7 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
     end = _end(records)
     evals = [event for event in events.others if isinstance(event, Eval) and event.process == main.process]
     evaluations = tuple((e.step, e.loss) for e in evals if e.loss is not None)
+    scored = next((e for e in reversed(evals) if e.shortfall is not None), None)
     goal = _goal(spec, main, evals)
     restored = [e.step for e in events.others if isinstance(e, Checkpoint) and e.action == "restore"]
     by_block = main.started is not None and main.started.facts.get("by_block") is True
@@ -181,12 +189,15 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
         compared=compared,
         idle=main.idle,
         stopped_early=goal.stopped_early,
+        time_spent=goal.stopped_early and main.ended is not None and main.ended.reason == "time_spent",
         early_of=goal.early_of,
         unrecognised=no_step and _is_of_a_log(main, faults),
         last_eval_loss=evaluations[-1][1] if evaluations else None,
         target_eval_loss=main.target_eval_loss,
         evaluations=evaluations,
-        time_to_train_seconds=_time_to_train(main, evaluations) if goal.stopped_early else None,
+        last_score=(scored.score or "") if scored else "",
+        last_shortfall=scored.shortfall if scored else None,
+        time_to_train_seconds=_time_to_train(main, evaluations, scored) if goal.stopped_early else None,
         by_block=by_block,
         lines_counted=goal.lines_counted,
         guessed=next((str(s.facts["guessed"]) for s in started if s.facts.get("guessed")), ""),
@@ -194,10 +205,11 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
     )
 
 
-def _time_to_train(main: Record, evaluations: Sequence[tuple[int, float]]) -> float | None:
+def _time_to_train(main: Record, evaluations: Sequence[tuple[int, float]], scored: Eval | None) -> float | None:
     """How long a run took that an evaluation ended, unless this one missed its target."""
     target, totals = main.target_eval_loss, (main.ended.totals if main.ended else None) or {}
     missed = target is not None and bool(evaluations) and not evaluations[-1][1] <= target
+    missed |= scored is not None and not (scored.shortfall or 0.0) <= 0
     return None if missed else totals.get("run_seconds")
 
 
@@ -233,21 +245,39 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
     lines_counted = main.started is not None and main.started.facts.get("lines_counted") is True
     if lines_counted:  # a line may be of several steps
         planned = asked = None
-    stopped_early = bool(steps) and main.ended is not None and main.ended.reason == "stopped_early"
+    # A limit of time says how long a run is only where nobody asked for steps or epochs.
+    early = ("stopped_early",) if spec else ("stopped_early", "time_spent")
+    if planned is None and bool(steps) and not lines_counted and _did_its_epochs(main):
+        planned = steps[-1] - counted_from + 1
+    stride = _stride(steps) if steps and (main.from_other_trainer or not main.started) else 1
+    stopped_early = bool(steps) and main.ended is not None and main.ended.reason in early
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
         last_step = max(steps[-1], evals[-1].step) if main.from_other_trainer and evals else steps[-1]
-        planned = last_step - counted_from + 1
+        told = _last_step_told(main) or last_step
+        stopped_early = told < last_step + stride  # else the log lacks the lines before its end
+        planned = (last_step if stopped_early else told) - counted_from + 1
     last = counted_from + planned - 1 if planned else None
     came_to_it = bool(steps) and last is not None and (stopped_early or steps[-1] >= last)
     return _Goal(
         counted_from=counted_from,
         planned=planned,
-        stride=_stride(steps) if steps and (main.from_other_trainer or not main.started) else 1,
+        stride=stride,
         stopped_early=stopped_early,
         early_of=asked if stopped_early else None,
         reached=came_to_it and not main.idle,
         lines_counted=lines_counted,
     )
+
+
+def _last_step_told(main: Record) -> int | None:
+    """The step at which a run ended by its own word, where a limit of time ended it."""
+    told = (main.ended.totals or {}).get("steps") if main.ended and main.ended.reason == "time_spent" else None
+    return None if told is None else int(told)
+
+
+def _did_its_epochs(main: Record) -> bool:
+    """True if the program says at its end that it did all of its epochs: its last step is the planned one."""
+    return main.ended is not None and (main.ended.totals or {}).get("planned_epochs") is not None
 
 
 def _num_processes(trainers: Sequence[Record], started: Sequence[RunStarted], main: Record) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seatrial.events import REPORTED, Eval
+from seatrial.events import REPORTED, Eval, Step
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.loss_trend import p_of_fall
 from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
@@ -33,6 +33,7 @@ LAST_LOSSES = 3  # whose median is the end of a run, next to the last third's
 END_RISE, END_NOISE = 0.25, 5.0  # of the loss of the last third; times what losses differ from one to the next
 PLAIN_FALL = 1.5  # the median of the first third over that of the last
 BURST = 2.0  # nats above the lowest loss before, and `DIVERGED` times that: in runs too short for anything else
+FIRST_UPDATES = 3
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
@@ -67,6 +68,7 @@ class Numerics:
     `falls_silent` are the processes that reported losses and at last none, each with the number of those last steps.
     `num_evals` evaluations report a loss, from `first_eval_loss` to `last_eval_loss`; `non_finite_evals` are the steps
     of those whose loss is not finite. `evals_reached_target`: the last one came down to what the run was for.
+    `num_scores` evaluations report a score instead, the last one `last_score`; `score_reached`: it came to its target.
     `evals_fall`: they fall from first to last, by more than chance (Mann–Kendall).
     `least_fall` is, of a short run without a trend, the smallest fall that would have shown, as a fraction of the early
     loss, if that is too large to tell anything; then `trend` is "too_short".
@@ -125,6 +127,9 @@ class Numerics:
     last_eval_loss: float | None = None
     evals_reached_target: bool = False
     evals_fall: bool = False
+    num_scores: int = 0
+    last_score: str = ""
+    score_reached: bool = False
     objective: str = ""
     loss_optional: bool = False
     untrained: bool = False
@@ -138,6 +143,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
     losses = [step.loss for step in telling.steps if step.loss is not None]
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
     evaluated = [e.loss for e in evals if e.loss is not None]
+    scored = [e for e in evals if e.shortfall is not None]
     bad = _non_finite_losses(everyone)
     first_bad = min(bad, default=None)
     early, late = _thirds(finite)
@@ -187,6 +193,9 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         last_eval_loss=_first(reversed(evaluated)),
         evals_reached_target=_reached_target(main, evaluated),
         evals_fall=_fall_throughout(evaluated),
+        num_scores=len(scored),
+        last_score=(scored[-1].score or "") if scored else "",
+        score_reached=_came_to_its_target([e.shortfall or 0.0 for e in scored]),
         objective=str(telling.started.facts.get("objective", "")) if telling.started else "",
         loss_optional=telling.started is not None and telling.started.facts.get("loss_optional") is True,
         untrained=len(losses) == 1 and _is_first_alone(telling),
@@ -268,6 +277,11 @@ def _reached_target(own: Record, losses: Sequence[float]) -> bool:
     """True if the last evaluation came down to the target; False where that is not known."""
     target = own.target_eval_loss
     return bool(losses) and target is not None and all(map(math.isfinite, losses)) and losses[-1] <= target
+
+
+def _came_to_its_target(shortfalls: Sequence[float]) -> bool:
+    """The same of scores."""
+    return bool(shortfalls) and all(map(math.isfinite, shortfalls)) and shortfalls[-1] <= 0
 
 
 def _fall_throughout(losses: Sequence[float]) -> bool:
@@ -352,7 +366,20 @@ def _spikes(record: Record, high: float) -> Ranges:
     found = [step for step in record.steps if step.loss is not None and math.isfinite(step.loss)]
     above = [step.loss is not None and step.loss > high > 0 for step in found]
     start = above.index(False) if False in above else len(above)
+    start = max(start, _thrown_off(found, above))
     return ranges(step.step for step, is_above in zip(found[start:], above[start:], strict=True) if is_above)
+
+
+def _thrown_off(found: Sequence[Step], above: Sequence[bool]) -> int:
+    """How many losses are of a model that knows nothing yet and that its first updates throw off; 0 if they do not.
+
+    They do if its loss shoots up there, and comes back at once to less than it began with.
+    """
+    up = above.index(True) if True in above else len(above)
+    if False not in above[up:] or found[up].step - found[0].step >= FIRST_UPDATES:
+        return 0
+    back = above.index(False, up)
+    return back if (found[back].loss or 0.0) < (found[0].loss or 0.0) else 0
 
 
 def _burst(record: Record, count: int) -> Ranges:

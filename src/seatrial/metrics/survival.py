@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.events import Checkpoint, Fault, RunEnded, RunStarted
+from seatrial.events import IN_ORDER, Checkpoint, Fault, RunEnded, RunStarted
 from seatrial.metrics.causes import FaultRecord
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.record import LAUNCHER, Record
@@ -17,7 +17,6 @@ from seatrial.recording import NO_STEPS, Places, Recording
 
 STEPS_AFTER = 2  # so many must follow for a fault not to be what cut a run short: clocks of nodes differ a little
 ANOTHER_DAY = 86_400.0  # seconds; a fault so long before everything else has no time of its own
-IN_ORDER = ("completed", "stopped_early")
 # What the other processes print when one of them leaves in order.
 _PARTING = {"peer_lost", "heartbeat_lost", "coordination_lost", "connect_failed", "rdma_error", "terminated"}
 # A look for a checkpoint that is not there, where no exception says so.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from seatrial.events import IN_ORDER
 from seatrial.metrics import Completion, FaultRecord, show_ranges
-from seatrial.metrics.survival import IN_ORDER
 from seatrial.verdict.check import Answer, Check
 
 _WORDS = {"aborted": "aborted, according to the log"}
@@ -32,6 +32,9 @@ def judge_completion(completion: Completion) -> list[Check]:
     ]  # fmt: skip
     if last is not None and target is not None:
         checks.append(_check("target reached", _target(last, target, completion.reason), measured=last, bound=target))
+    if completion.last_shortfall is not None:
+        answer = _score(completion.last_score, completion.last_shortfall, completion.reason)
+        checks.append(_check("target reached", answer, measured=completion.last_shortfall, bound=0, unit="short of it"))
     return [*checks, _check("ran as configured", _configuration(completion))]
 
 
@@ -46,7 +49,8 @@ def steps_told(completion: Completion) -> str:
         return f"Completed the last of {planned:,} steps; the log begins at step {first:,}"
     if completion.stopped_early:
         of = "" if completion.early_of is None else f" of {completion.early_of:,}"
-        return f"An evaluation ended the run after {planned:,}{of} steps, as configured"
+        what = "Its own limit of time" if completion.time_spent else "An evaluation"
+        return f"{what} ended the run after {planned:,}{of} steps, as configured"
     attempts = f", in {len(completion.attempts)} attempts" if len(completion.attempts) > 1 else ""
     return f"Completed all {planned:,} steps{attempts}"
 
@@ -178,6 +182,13 @@ def _target(last: float, target: float, reason: str | None) -> Answer:
         return "pass", f"The last evaluation loss, {last:.5g}, reached the target of {target:.5g}."
     why = f"The last evaluation loss, {last:.5g}, did not reach the target of {target:.5g}."
     return "inconclusive" if reason is None else "fail", why
+
+
+def _score(score: str, shortfall: float, reason: str | None) -> Answer:
+    """The same of a score, which is no loss."""
+    if shortfall <= 0:
+        return "pass", f"The last evaluation reached its target: {score}."
+    return "inconclusive" if reason is None else "fail", f"The last evaluation did not reach its target: {score}."
 
 
 def _what_broke(completion: Completion) -> list[str]:

@@ -85,6 +85,8 @@ def _loss(numerics: Numerics) -> str:
         return f", and the loss fell from {before} to {after}"
     if last is None and numerics.last_eval_loss is not None:
         return f", with a loss of {show(numerics.last_eval_loss)} in its last evaluation"
+    if last is None and numerics.last_score:
+        return f", with {numerics.last_score} in its last evaluation"
     return f", with a finite loss throughout (last {show(last)})"
 
 

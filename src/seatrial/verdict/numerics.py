@@ -86,6 +86,8 @@ def _is_finite(numerics: Numerics) -> Answer:
         return "pass", "The loss is finite at every step."
     if numerics.num_evals:
         return "pass", f"The loss is finite in all {numerics.num_evals} evaluations."
+    if numerics.score_reached:
+        return "not_applicable", "No step reports a loss."
     return "inconclusive", "No step reports a loss."
 
 
@@ -95,12 +97,17 @@ def _is_reported(numerics: Numerics, share: float) -> Answer:
         times = f"{numerics.num_evals} evaluations do" if numerics.num_evals > 1 else "one evaluation does"
         # Only of a program that may print no loss of its steps, evaluations that fall are all there is to see.
         fall = numerics.evals_fall and numerics.loss_optional
-        status: Status = "pass" if numerics.evals_reached_target or fall else "inconclusive"
+        reached = numerics.evals_reached_target or numerics.score_reached
+        status: Status = "pass" if reached or fall else "inconclusive"
         return status, f"No step reports a loss; {times}{', and fall' if fall else ''}."
+    if not numerics.num_losses and numerics.num_scores:
+        scored: Status = "pass" if numerics.score_reached else "inconclusive"
+        return scored, f"No step reports a loss; the evaluations report a score, last {numerics.last_score}."
     if not numerics.num_expected and 0 < (numerics.initial_skips or 0) <= LONG_SEARCH:
         return "inconclusive", "No process reports a loss: all steps so far were skipped in search of a loss scale."
     if not numerics.num_losses and numerics.loss_optional:
-        return "inconclusive", "No process reports a loss; the program that wrote the log may print none."
+        why = "No process reports a loss; the program that wrote the log may print none"
+        return "inconclusive", f"{why}. If other lines have one, --family generic reads these."
     if not numerics.num_losses:
         return "fail", "No process reports a loss."
     enough = share >= MIN_REPORTED

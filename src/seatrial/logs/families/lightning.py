@@ -7,7 +7,7 @@ its own  `Epoch 0:  10%|█ | 50/500 [00:41<06:10,  1.21it/s, v_num=3, train_los
 
 Numbers have three or four digits. Steps count from 0, and "49/49" is the last one. A bar is drawn many times for a
 step, and its own count runs ahead of its figures; it counts the batches of an epoch, so its total says nothing of the
-run's.
+run's. How many epochs were asked for is known from the end, where "`Trainer.fit` stopped" says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values, stateless
+from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER, quantity
 
 FIELDS: Mapping[str, Field] = {
@@ -52,6 +52,32 @@ _OWN_BAR = re.compile(
 )
 _RATE = re.compile(r"([\d.]+)(it/s|s/it)")
 _VALIDATED = note("eval", "val_loss")
+_STOPPED = note(
+    "end",
+    "Trainer.fit` stopped: `max_",
+    r"Trainer\.fit` stopped: `max_(?P<what>steps|epochs)=(?P<count>\d{1,12})` reached",
+)
+
+
+class _Log:
+    """The bar of Lightning's own that was drawn last, by which its epochs are counted."""
+
+    def __init__(self) -> None:
+        self._drawn: re.Match[str] | None = None
+
+    def __call__(self, line: str) -> Iterator[Found]:
+        yield from _read(line)
+        if "v_num=" in line:
+            self._drawn = next(reversed(list(_OWN_BAR.finditer(line))), self._drawn)
+        for stopped in _STOPPED.pattern.finditer(line):
+            yield _STOPPED, {"planned_epochs": stopped["count"]} if self._is_whole(stopped) else {}
+
+    def _is_whole(self, stopped: re.Match[str]) -> bool:
+        """True if the last bar is a full one, of the last of the epochs that were asked for."""
+        if self._drawn is None or stopped["what"] != "epochs":
+            return False
+        epoch, n, of = (int(self._drawn[name]) for name in ("epoch", "n", "of"))
+        return (epoch + 1, n) == (int(stopped["count"]), of)
 
 
 def _read(line: str) -> Iterator[Found]:
@@ -126,7 +152,6 @@ _NOTES = (
     note("checkpoint", "Global Checkpoint Save",
          r"Global Checkpoint Save\s*:\s*Rank\s*:\s*\d+\s*:\s*Iteration\s*:\s*(?P<step>\d+)\s*:.{0,60}?"
          rf"Save duration\s*:\s*(?P<seconds>{NUMBER})s"),
-    note("end", "Trainer.fit` stopped: `max_", r"Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached"),
 )  # fmt: skip
 
 FAMILY = Family(
@@ -141,7 +166,7 @@ FAMILY = Family(
     fields=FIELDS,
     counted_from=0,
     last_is_total=True,
-    custom_reader=stateless(_read),
-    custom_words=("Epoch ", "Training epoch "),
+    custom_reader=_Log,
+    custom_words=("Epoch ", "Training epoch ", "Trainer.fit` stopped: `max_"),
     notes=_NOTES,
 )

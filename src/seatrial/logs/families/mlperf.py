@@ -3,7 +3,9 @@
 One JSON object a line, maybe behind a launcher's prefix. A run is a chain of *blocks*, each from one evaluation to the
 next, and ends with `run_stop`, whose status says whether the evaluation reached its target. Lines with a training loss
 are steps; where there are none, the end of each block is one. What is called "step" counts samples (tokens for "gpt3"),
-unless the samples stand beside it, so that the batch size makes a step of it; without one there are no steps.
+unless the samples stand beside it, so that the batch size makes a step of it; without one there are no steps. An
+`epoch_num` below the batch size counts epochs, of `train_samples` each. Evaluations of most benchmarks that are no
+language models report a score, and no loss.
 `:::SYSJSON {…}`, which many launchers print, describes the system: its nodes and what they have of devices.
 https://github.com/mlcommons/logging
 """
@@ -38,10 +40,30 @@ _FACT_KEYS = {
 # The loss that an evaluation has to come down to, for logs that leave it out; "closed division" of
 # https://github.com/mlcommons/training_policies/blob/master/training_rules.adoc
 _TARGETS = {"llama2_70b_lora": 0.925, "llama31_8b": 3.3, "llama31_405b": 5.6, "gpt3": 2.69, "flux1": 0.586}
+# What decides where it is no loss: benchmark → metric ("" for the only one) → what it has to come to, in the closed
+# division; by the same rules, those of MLPerf HPC, and https://github.com/mlcommons/logging, which checks results.
+_AT_LEAST, _AT_MOST = "at least", "at most"
+_SCORES: Mapping[str, Mapping[str, tuple[str, float]]] = {
+    "bert": {"": (_AT_LEAST, 0.72)},
+    "cosmoflow": {"": (_AT_MOST, 0.124)},
+    "deepcam": {"": (_AT_LEAST, 0.82)},
+    "dlrm": {"": (_AT_LEAST, 0.8025)},
+    "dlrm_dcnv2": {"": (_AT_LEAST, 0.80275)},
+    "gnn": {"": (_AT_LEAST, 0.72)},
+    "oc20": {"": (_AT_MOST, 0.036)},
+    "resnet": {"": (_AT_LEAST, 0.759)},
+    "retinanet": {"": (_AT_LEAST, 0.34)},
+    "rgat": {"": (_AT_LEAST, 0.72)},
+    "rnnt": {"": (_AT_MOST, 0.058)},
+    "ssd": {"": (_AT_LEAST, 0.34)},
+    "stable_diffusion": {"FID": (_AT_MOST, 90.0), "CLIP": (_AT_LEAST, 0.15)},
+    "unet3d": {"": (_AT_LEAST, 0.908)},
+}
 _SAMPLES = ("samples_count", "step", "epoch_num")  # how metadata says how many; "step_num" is of steps indeed
 _LOSSES = ("loss", "train_loss", "reduced_train_loss")
 _NO_LOSS = re.compile(  # a real accuracy
-    r"bert|resnet|ssd|unet|dlrm|rnnt|maskrcnn|minigo|retinanet|rgat|gnn|stable_diffusion", re.IGNORECASE
+    r"bert|resnet|ssd|unet|dlrm|rnnt|maskrcnn|minigo|retinanet|rgat|gnn|stable_diffusion|deepcam|openfold",
+    re.IGNORECASE,
 )
 _COUNT = re.compile(r"[0-9]{1,7}")  # of nodes, and of devices in each
 _REASONS = {"success": "stopped_early", "aborted": "aborted"}
@@ -54,6 +76,8 @@ class _Log:
         self._batch = 0.0
         self._sequence = 0.0
         self._benchmark = ""
+        self._is_open = False  # of the open division, which sets its own targets
+        self._train_samples = 0.0  # in an epoch
         self._target_told = False
         self._running = True
         self._began: float | None = None  # when the run that goes on, or went on last
@@ -64,6 +88,7 @@ class _Log:
         """What was said of the steps of one run counts for nothing in the next."""
         self._tells_losses = False
         self._last = 0  # step that was reported
+        self._scored: tuple[int, dict[str, float]] = (0, {})  # a step, and the metrics of its evaluation so far
         self._figures: dict[str, float] = {}  # of a block, for the next step that is reported
         self._block: tuple[float, int] | None = None  # when it began, and how many steps there had been
 
@@ -103,8 +128,12 @@ class _Log:
                 yield from self._stats(metadata, value, time)
             case "train_loss":
                 yield from self._stats(metadata, {**metadata, "loss": value}, time)
-            case "eval_accuracy" | "eval_loss":
-                yield from self._evaluation(metadata, value, time, is_accuracy=key == "eval_accuracy")
+            case "eval_accuracy" | "eval_error" | "eval_loss":
+                yield from self._evaluation(metadata, value, time, is_loss=key == "eval_loss")
+            case "train_samples":
+                self._train_samples = _number(value) or 0.0
+            case "submission_division":
+                self._is_open = value == "open"
             case str() if key in _FACT_KEYS and isinstance(value, (str, int, float)):
                 self._learn(key, value)
                 yield _FACTS, {**time, **self._implied(key), _FACT_KEYS[key]: value}
@@ -122,8 +151,12 @@ class _Log:
 
     def _implied(self, key: str) -> Mapping[str, float]:
         """The target that follows from the benchmark's name, if the log does not tell it."""
-        known = key == "submission_benchmark" and self._benchmark in _TARGETS and not self._target_told
-        return {"target_eval_loss": _TARGETS[self._benchmark]} if known else {}
+        if key != "submission_benchmark":
+            return {}
+        known = self._benchmark in _TARGETS and not self._target_told
+        is_scored = self._benchmark in _SCORES or _NO_LOSS.search(self._benchmark)
+        scored = {"loss_optional": True} if is_scored else {}
+        return {**scored, **({"target_eval_loss": _TARGETS[self._benchmark]} if known else {})}
 
     def _stats(
         self, metadata: Mapping[str, Any], value: Mapping[str, Any], time: Mapping[str, float]
@@ -170,14 +203,34 @@ class _Log:
         yield from self._without_loss(step, time)
 
     def _evaluation(
-        self, metadata: Mapping[str, Any], value: Any, time: Mapping[str, float], *, is_accuracy: bool
+        self, metadata: Mapping[str, Any], value: Any, time: Mapping[str, float], *, is_loss: bool
     ) -> Iterator[Found]:
         step = self._steps(metadata)
         if step is None:
             return
         yield from self._without_loss(step, time)  # some logs tell by nothing else how far they came
-        loss = None if is_accuracy and _NO_LOSS.search(self._benchmark) else _number(value)
+        if not is_loss and (metrics := _SCORES.get(self._benchmark)):
+            scored = self._score(step, str(metadata.get("metric")), _number(value), metrics)
+            yield _EVAL, {**time, "step": step, **scored}
+            return
+        loss = None if not is_loss and _NO_LOSS.search(self._benchmark) else _number(value)
         yield _EVAL, {**time, "step": step, **({} if loss is None else {"loss": loss})}
+
+    def _score(
+        self, step: int, metric: str, value: float | None, metrics: Mapping[str, tuple[str, float]]
+    ) -> Mapping[str, Any]:
+        """What an evaluation came to and how far that is from the target; nothing until all metrics are known."""
+        before = self._scored[1] if self._scored[0] == step else {}
+        found = {**before, metric if metric in metrics else "": math.nan if value is None else value}
+        self._scored = (step, found)
+        if self._is_open or not metrics.keys() <= found.keys():
+            return {}
+        short = [
+            (target - found[name] if way == _AT_LEAST else found[name] - target) / target
+            for name, (way, target) in metrics.items()
+        ]
+        told = (f"{name or 'score'} {found[name]:.4g} ({way} {target:g})" for name, (way, target) in metrics.items())
+        return {"score": ", ".join(told), "shortfall": max(short) if all(map(math.isfinite, short)) else math.nan}
 
     def _without_loss(self, step: int, time: Mapping[str, float]) -> Iterator[Found]:
         """A step by which the log shows how far it came; if it tells losses, its steps are those that have one."""
@@ -194,7 +247,11 @@ class _Log:
         """The step of a line; None without a batch size that tells it."""
         if (steps := _number(metadata.get("step_num"))) is not None:
             return _whole(steps)
-        samples = next((n for name in _SAMPLES if (n := _number(metadata.get(name))) is not None), None)
+        name, samples = next(
+            ((name, n) for name in _SAMPLES if (n := _number(metadata.get(name))) is not None), ("", None)
+        )
+        if name == "epoch_num" and samples is not None and samples < self._batch:  # epochs indeed, not samples
+            samples = samples * self._train_samples if self._train_samples else None
         if samples is None or self._batch <= 0 or not self._tokens():
             return None
         return _whole(samples / self._tokens() / self._batch)

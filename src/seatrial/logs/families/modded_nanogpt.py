@@ -3,6 +3,9 @@
 Since 2025 without the loss, so that only the evaluations tell one; in the track for optimizers, there are only these:
 `step:125/3400 val_loss:4.919 train_time:25.772s step_avg:206.17ms`. The time is the sum over all steps, without
 evaluations, and set back once, after warm-up; `step_avg` is its mean.
+
+Parameter Golf, which is made of it, has bits per byte beside the loss of an evaluation, and a limit of time at which it
+ends a run: `stopping_early: wallclock_cap train_time:600021ms step:12950/20000`.
 """
 
 from __future__ import annotations
@@ -15,12 +18,18 @@ from seatrial.logs.numbers import NUMBER
 
 _LINE = re.compile(
     rf"\bstep:(?P<step>\d{{1,12}})/(?P<total>\d{{1,12}}) (?:(?P<of>train|val)_loss:(?P<loss>{NUMBER}) )?"
+    r"(?:val_bpb:\S{1,30} )?"
     r"train_time:(?P<time>\d{1,15}(?:\.\d{1,6})?)(?P<unit>ms|s) step_avg:",
     re.IGNORECASE,
 )
 MOST_TIMES = 16  # steps that one rank may be behind another
 _FIELDS = {"loss": Field(name="loss")}
 _EVAL = note("eval", "val_loss:", _LINE)
+_STOPPED = note(
+    "end",
+    "stopping_early: ",
+    r"\bstopping_early: wallclock_cap train_time:\d{1,15}(?:\.\d{1,6})?m?s step:(?P<step>\d{1,12})/\d{1,12}\s*$",
+)
 _SAMPLED = note("facts", "val_loss:", _LINE)
 
 
@@ -33,6 +42,8 @@ class _Log:
         self._only_evaluates = True  # so far
 
     def __call__(self, line: str) -> Iterator[Found]:
+        if stopped := _STOPPED.pattern.search(line):
+            yield _STOPPED, {"reason": "time_spent", "steps": stopped["step"]}
         for found in _LINE.finditer(line):
             step, ms = int(found["step"]), float(found["time"]) * (1 if found["unit"] == "ms" else 1000)
             if found["of"] == "val":

@@ -2,6 +2,7 @@
 
 Iterations count from 0, and `max_iters` is the number of the last one. The time is that of this iteration alone, with
 the evaluation that may come before it; the MFU is of an A100 and a running mean, -100% until there is one.
+A fork prints `loss 3.0340 BPC`, in bits: the loss is what the log says.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ _OF_A_FILE = re.compile(r"\s*max_iters\s*=\s*(\d+)\s*(?:#.*)?$")
 _CONFIGURED = note("start", "max_iters", _OVERRIDING)
 # Four decimals, or it was cut.
 _LOSS = r"\d+\.\d{4}\b|nan\b|inf\b"
+_UNIT = r"(?: BPC)?"  # bits per character, in forks
 
 
 class _Configuration:
@@ -37,7 +39,7 @@ FAMILY = Family(
     name="nanogpt",
     anchors=("iter ", ": loss ", ", time "),
     head=re.compile(r"\biter (?P<step>\d+): (?=loss )"),
-    pair=re.compile(rf"\b(\w+) ({NUMBER}(?=,| ?ms\b)|{NUMBER}%)", re.IGNORECASE),
+    pair=re.compile(rf"\b(\w+) ({NUMBER}(?={_UNIT},| ?ms\b)|{NUMBER}%)", re.IGNORECASE),
     whole=re.compile(r", time [\d.]+ ?ms\b"),
     fields={
         "loss": Field(name="loss"),
@@ -51,6 +53,6 @@ FAMILY = Family(
     notes=(
         note("start", "tokens per iteration will be: ",
              r"tokens per iteration will be: (?P<tokens_per_step>[\d,]+)\s*$"),
-        note("eval", ", val loss ", rf"\bstep (?P<step>\d+): train loss \S+, val loss (?P<loss>{_LOSS})"),
+        note("eval", ", val loss ", rf"\bstep (?P<step>\d+): train loss \S+{_UNIT}, val loss (?P<loss>{_LOSS})"),
     ),
 )  # fmt: skip

@@ -109,7 +109,7 @@ class _Log:
         named = next((pair for key in ("step", "global_step/max_steps") for pair in found if pair[1] == key), None)
         own = int(named[2]) if named and named[2].isdigit() and len(named[2]) < LONGEST_STEP else None
         step = self._step if own is None else own
-        if "train_runtime" in pairs:
+        if "train_runtime" in pairs and "loss" not in pairs:  # some versions have the time so far in every line
             drawn = {"steps": str(self._step)} if self._is_late else {}
             yield END, {**{TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}, **drawn}
             self._begin()

@@ -1,15 +1,28 @@
 """verl's supervised fine-tuning: `step:12 - train/loss:2.104 - train/lr(1e-3):0.009 - train/time(s):3.412`.
 
-The order and number of the pairs changes between versions. Its MFU may be above 1, and is not read.
+The order and number of the pairs changes between versions. Its MFU may be above 1, and is not read. How many steps are
+planned is said by `Total training steps`, or else by the progress bar of an epoch: `Epoch 1/6:  50%|██   | 31/62 [`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from seatrial.logs.families import verl
-from seatrial.logs.grammar import Family, Field, note
+from seatrial.logs.grammar import Family, Field, Found, note, stateless
 from seatrial.logs.numbers import NUMBER
+
+_DRAWN = re.compile(
+    r"(?:^|\s)Epoch \d{1,6}/(?P<epochs>\d{1,6}): +\d{1,3}%\|[^|]{0,300}\| *\d{1,9}/(?P<steps>[1-9]\d{0,8}) \["
+)
+_PLANNED = note("facts", "%|", _DRAWN)
+
+
+def _read(line: str) -> Iterator[Found]:
+    for drawn in _DRAWN.finditer(line):
+        yield _PLANNED, {"planned_by__verl_sft": int(drawn["epochs"]) * int(drawn["steps"])}
+
 
 FAMILY = Family(
     name="verl_sft",
@@ -25,6 +38,8 @@ FAMILY = Family(
         "train/time(s)": Field(name="seconds"),
     },
     counted_from=1,
+    custom_reader=stateless(_read),
+    custom_words=("Epoch ",),
     notes=(
         note(
             "eval",
