@@ -342,7 +342,7 @@ class FaultScanner:
         return self._raised(block, text, key, about)
 
     def _raised(self, block: _Block, text: str, key: Key, about: dict[str, Any]) -> list[Fault] | None:
-        """What the next line of a traceback shows: in the end, its exception."""
+        """The faults of a traceback by its next line; none before the last one, None if it is no traceback."""
         if text[:1].isspace():
             if not block.found and (beside := _BESIDE.match(text)):
                 block.program = beside["program"]
@@ -426,7 +426,7 @@ class FaultScanner:
         return done
 
     def _traced(self, block: _Block, text: str, about: dict[str, Any]) -> list[Fault] | None:
-        """What a line of the traceback in an entry of that summary shows; None behind its end."""
+        """The faults of a traceback inside an entry of that summary, line by line; None behind its end."""
         line = text.removeprefix(_INDENTED)
         if line == text and text.strip():
             block.is_traced = False

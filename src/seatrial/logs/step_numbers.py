@@ -64,7 +64,7 @@ def _numbered(held: Sequence[Event]) -> Iterator[Event]:
     for event in held:
         if event.process == process and isinstance(event, RunStarted) and found:
             facts = {name: value for name, value in event.facts.items() if name != COUNTED}
-            at_end = bool(asked) and _is_at_end(found, epochs, totals, asked or 0.0)
+            at_end = _is_at_end(found, epochs, totals, asked)
             whole = found[-1] if at_end or _schedule_ran_out(own, epochs, totals) else None
             yield replace(event, facts=facts, planned_steps=event.planned_steps or whole)
         elif event.process == process and isinstance(event, (Step, Eval)):
@@ -73,11 +73,13 @@ def _numbered(held: Sequence[Event]) -> Iterator[Event]:
             yield event
 
 
-def _is_at_end(steps: Sequence[int], epochs: Sequence[float | None], totals: Mapping[str, float], asked: float) -> bool:
+def _is_at_end(
+    steps: Sequence[int], epochs: Sequence[float | None], totals: Mapping[str, float], asked: float | None
+) -> bool:
     """True if the last line is that of the last step of all epochs that were asked for, by all digits of its epoch."""
     known = [epoch for epoch in epochs if epoch is not None]
     rounded = _rounding(known[len(known) // 2 :])
-    return known[-1] == totals.get("epochs") == asked and rounded * steps[-1] / known[-1] < 0.5
+    return bool(asked) and known[-1] == totals.get("epochs") == asked and rounded * steps[-1] / known[-1] < 0.5
 
 
 def _schedule_ran_out(own: Sequence[Step], epochs: Sequence[float | None], totals: Mapping[str, float]) -> bool:

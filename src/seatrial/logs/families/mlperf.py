@@ -219,7 +219,7 @@ class _Log:
     def _score(
         self, step: int, metric: str, value: float | None, metrics: Mapping[str, tuple[str, float]]
     ) -> Mapping[str, Any]:
-        """What an evaluation came to and how far that is from the target; nothing until all metrics are known."""
+        """The score of an evaluation and its distance from the target; nothing until all metrics are known."""
         before = self._scored[1] if self._scored[0] == step else {}
         found = {**before, metric if metric in metrics else "": math.nan if value is None else value}
         self._scored = (step, found)

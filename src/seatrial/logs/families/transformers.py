@@ -50,7 +50,7 @@ POLICY = note("facts", "'reward': ", _DICT)
 
 
 def objective_of(row: Container[str]) -> Mapping[str, str]:
-    """What the loss of a line or row is of, as a fact of the run."""
+    """The fact of the run that names the objective of the loss in a line or row."""
     return {"objective": "policy" if REWARD in row else ""}
 
 
