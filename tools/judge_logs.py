@@ -24,6 +24,7 @@ import click
 
 from seatrial import __version__, logs
 from seatrial.console import inert, table
+from seatrial.logs import guess
 from seatrial.logs.faults import KINDS
 from seatrial.metrics import Diagnosis, measure
 from seatrial.verdict import Verdict, judge
@@ -40,6 +41,7 @@ ABSENT = "absent"
 class Entry:
     """A log by its source and label. `cause` are fault kinds of which one is right, `where` who may be blamed.
 
+    `steps`: how many were planned, by the script or the settings beside the log, where the log itself does not say it.
     `review`: why the answer and the label differ, written after a run; the label stays as it was.
     """
 
@@ -52,6 +54,7 @@ class Entry:
     commit: str = ""
     at: str = ""
     lines: tuple[int, int] | None = None
+    steps: int | None = None
     cause: Sequence[str] = ()
     where: Sequence[str] | None = None
     named: str = ""
@@ -95,8 +98,13 @@ def text_of(entry: Entry, folder: Path) -> Path | None:
 
 
 def answer(entry: Entry, path: Path) -> Answer:
-    """The judge's answer to an entry's text, without a configuration."""
-    metrics = measure(logs.read([path]), None)
+    """The judge's answer to an entry's text, without a configuration.
+
+    Where the spelling was guessed, the guess is confirmed, as the first answer asks for.
+    """
+    metrics = measure(logs.read([path]), None, planned_steps=entry.steps)
+    if metrics.completion.guessed:
+        metrics = measure(logs.read([path], guess.NAME), None, planned_steps=entry.steps)
     verdict = judge(metrics, None, rehearsal="")
     diagnosis = metrics.completion.diagnosis
     return Answer(

@@ -182,6 +182,7 @@ def judge(
     overrides: Iterable[str] = (),
     model: str | None = None,
     gpu: str | None = None,
+    steps: int | None = None,
     policy: str | None = None,
     convention: str | None = None,
     published: float | None = None,
@@ -191,8 +192,8 @@ def judge(
 ) -> Verdict:
     """The verdict on the logs of one run: a file, several, or their folder; of a run directory, once more.
 
-    `against` is the configuration that was run, whose targets are checked, `overrides` are its. `policy` says which
-    steps count for speed, `convention` how FLOPs are counted. With `published` (fraction, 0.1), the nearest published
+    `against` is the configuration that was run, whose targets are checked, `overrides` are its. `steps` is how many
+    were planned, if neither says it. `policy` says which count for speed, `convention` how FLOPs are counted. With `published` (fraction, 0.1), the nearest published
     result is a target with this tolerance. `family` is the logs' trainer, `pattern` a file that says how the
     step lines of another trainer look. With `out`, the result becomes a run directory for `load_run` and `compare`; of
     a run directory, metrics.json and verdict.json are written again. Raises InputError for logs that cannot be read or
@@ -206,7 +207,7 @@ def judge(
         raise InputError.single("overrides", "overrides", why, "name the configuration: against=…")
     found = judge_named(
         paths,
-        JudgeOptions(policy=policy, convention=convention, published=published),
+        JudgeOptions(steps=steps, policy=policy, convention=convention, published=published),
         against=None if against is None else _config(against, overrides, model, gpu),
         family=family,
         pattern=None if pattern is None else Path(pattern),

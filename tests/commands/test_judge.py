@@ -8,7 +8,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -429,3 +429,57 @@ def test_logs_of_ranks_and_of_attempts_are_logs_of_one_run(folder: Path) -> None
     result = seatrial("judge", "named", cwd=folder)
     assert result.returncode == 1
     assert "The processes disagree on the loss" in " ".join(result.stdout.split())
+
+
+# --- the planned number of steps, by --steps ---
+
+
+def nanogpt(steps: Iterable[int]) -> str:
+    return "".join(f"iter {n}: loss {2 + 2 * 0.99**n:.4f}, time 250.10ms, mfu 20.00%\n" for n in steps)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        ((), 6, "The last step was 50; the planned number of steps is unknown: give it with --steps."),
+        (("--steps", "50"), 0, "Completed all 51 steps"),
+        (("--steps", "51"), 0, "Completed all 51 steps"),
+        (("--steps", "60"), 1, "(51 of 60 done)"),
+        (("--steps", "40"), 1, "The run continued to step 50; it was planned to end at step 39."),
+    ],
+)
+def test_the_planned_steps_may_be_given(given: Sequence[str], code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(nanogpt(range(51)), encoding="utf-8")
+    exit_code, found = judged("train.log", *given, cwd=tmp_path)
+    assert exit_code == code
+    assert said in json.dumps(found)
+
+
+def test_planned_steps_that_are_not_those_of_the_log_fail(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("\n".join(megatron()) + "\n", encoding="utf-8")
+    assert judged("train.log", "--steps", "30", cwd=tmp_path)[0] == 0
+    code, found = judged("train.log", "--steps", "20", cwd=tmp_path)
+    assert code not in (0, 2, 6)
+    assert "steps: 30 by its log, 20 by --steps" in json.dumps(found)
+
+
+def test_planned_steps_stay_with_the_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(nanogpt(range(51)), encoding="utf-8")
+    assert seatrial("judge", "train.log", "--steps", "50", "--out", "run", cwd=tmp_path).returncode == 0
+    assert seatrial("judge", "run", cwd=tmp_path).returncode == 0
+    assert seatrial("judge", "run", "--steps", "60", cwd=tmp_path).returncode not in (0, 2, 6)
+    assert seatrial("judge", "run", cwd=tmp_path).returncode not in (0, 2, 6)
+    for damage in ('"abc"', "[1]"):
+        judged_by = tmp_path / "run" / "judged.json"
+        judged_by.write_text(re.sub(r'"steps": [^,\n]+', f'"steps": {damage}', judged_by.read_text("utf-8")), "utf-8")
+        again = seatrial("judge", "run", cwd=tmp_path)
+        assert (again.returncode, "judged.json holds no options" in again.stderr) == (2, True), again.stderr
+
+
+@pytest.mark.parametrize("wrong", [("--steps", "0"), ("--steps", "ten"), ("--steps", "5", "--against", RECIPE)])
+def test_planned_steps_that_cannot_be_are_refused(wrong: Sequence[str | Path], tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(nanogpt(range(51)), encoding="utf-8")
+    refused = seatrial("judge", "train.log", *wrong, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--steps" in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -113,6 +113,15 @@ def test_each_disagreement_is_named(change: tuple[str, str], wrong: str, folder:
     assert f"1 {wrong}" in done.output
 
 
+def test_the_planned_steps_of_the_list_count_and_a_guess_is_confirmed(folder: Path) -> None:
+    own = [f"it {step} | loss {5 - step / 20:.4f}" for step in range(1, 21)]
+    (folder / "own.log").write_text("\n".join(own) + "\n", encoding="utf-8")
+    entry = '{id = "own", family = "a", label = "sound", by = "us", words = "20 steps"},'
+    for given, agrees in (("", False), ("steps = 20, ", True), ("steps = 30, ", False)):
+        done = run(folder, ENTRIES.replace("logs = [", f"logs = [\n    {entry}".replace("label", f"{given}label"), 1))
+        assert (done.exit_code == 0) is agrees, done.output
+
+
 def test_a_row_that_says_something_unknown_is_refused(folder: Path) -> None:
     for old, new in (("words =", "word ="), ('"device_oom"', '"memory_gone"'), ('label = "open"', 'label = "odd"')):
         done = run(folder, ENTRIES.replace(old, new, 1))

@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 class JudgeOptions:
     """How to judge; None is the default.
 
-    `policy` is a name of `metrics.POLICIES`, `convention` one of `flops.CONVENTIONS`; with `published`, the nearest
-    published result is a target with this tolerance. The report estimates the time to train on `tokens`, and what it
-    costs at `price_per_device_hour`.
+    `steps` is how many were planned, where nothing else says it. `policy` is a name of `metrics.POLICIES`, `convention`
+    one of `flops.CONVENTIONS`; with `published`, the nearest published result is a target with this tolerance. The
+    report estimates the time to train on `tokens`, and what it costs at `price_per_device_hour`.
     """
 
+    steps: int | None = None
     policy: str | None = None
     convention: str | None = None
     published: float | None = None
@@ -55,6 +56,9 @@ class JudgeOptions:
             if (given := getattr(self, name)) is not None and given not in known:
                 fix = f"one of: {', '.join(known)}"
                 raise InputError.single("unknown-option", f"--{name}", f"there is no {given!r}", fix)
+        if self.steps is not None and self.steps < 1:
+            why = f"{self.steps!r} is not a number of steps"
+            raise InputError.single("not-a-number", "--steps", why, "give the planned number of steps, 1 or more")
         if self.published is not None and not 0 <= self.published < 1:
             why, fix = f"{self.published!r} is no share of a published result", "give a fraction, 0.1"
             raise InputError.single("not-a-fraction", "--published", why, fix)
@@ -139,7 +143,11 @@ def _with_earlier(documents: Documents, options: JudgeOptions) -> JudgeOptions:
     given = {name: value for name, value in dataclasses.asdict(options).items() if value is not None}
     if given and earlier:
         documents.write("judged.json", {**earlier, **given})
-    return JudgeOptions(**{field.name: earlier.get(field.name) for field in dataclasses.fields(options)} | given)
+    try:
+        return JudgeOptions(**{field.name: earlier.get(field.name) for field in dataclasses.fields(options)} | given)
+    except TypeError as error:
+        why, fix = f"its judged.json holds no options: {error}", "judge the logs again"
+        raise InputError.single("damaged-run", str(documents.directory), why, fix) from error
 
 
 def judge_logs(
@@ -208,8 +216,13 @@ def judge_record(
 def _judge(
     documents: Documents, record: Sequence[Event], spec: RunSpec | None, options: JudgeOptions
 ) -> tuple[RunReport, Verdict]:
+    if options.steps is not None and spec is not None:
+        why, fix = "the configuration says how many steps were planned", "omit it, or override the configuration's own key"
+        raise InputError.single("two-answers", "--steps", why, fix)
     policy = options.policy or metrics.DEFAULT_POLICY
-    measured = metrics.measure(record, spec, convention=options.convention, policy=policy)
+    measured = metrics.measure(
+        record, spec, planned_steps=options.steps, convention=options.convention, policy=policy
+    )
     if options.published is not None:
         spec = _with_published_target(spec, measured, options.published)
     plan = documents.get("plan.json")

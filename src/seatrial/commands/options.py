@@ -311,7 +311,8 @@ shown = together(
 judging = _as_one(
     "options",
     "seatrial.commands.judge:JudgeOptions",
-    "policy convention published tokens price_per_device_hour",
+    "steps policy convention published tokens price_per_device_hour",
+    option("--steps", type=int, metavar="N", help="The planned number of steps, if the log does not say it."),
     option(
         "--policy",
         callback=_one_of("seatrial.metrics", "POLICIES"),

@@ -1,8 +1,8 @@
 """Guesses how a log is spelled whose trainer nobody knows: which number is the step, which the loss, which the time.
 
 Only what is the same throughout the file counts. The step is a whole number that grows by the same amount from line to
-line; the loss is what is called so; a time needs a unit, and must not be the time since the start. A guess is a family
-like any other, and says of itself how it came about.
+line; the loss is what is called so; a time needs a unit, and must not be the time since the start. Where no line has a
+step, that of an epoch will do. A guess is a family like any other, and says of itself how it came about.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from seatrial.logs.grammar import Family, Field
+from seatrial.logs.epoch_steps import EpochSteps
+from seatrial.logs.grammar import Family, Field, note
 from seatrial.logs.lines import read_prefix, split_line, without_codes
 from seatrial.logs.metric_keys import Row, number, plain
 from seatrial.logs.numbers import CUT, NUMBER
@@ -38,6 +40,7 @@ BARE = "[n/m]"  # stands in for the key of a step that has none
 
 _IS_LOSS = re.compile(r"(?<![a-z])loss(?![a-z])", re.IGNORECASE)
 _NOT_TRAINED = re.compile(r"(?<![a-z])(?:eval|val|valid|validation|test|aux|scale|scaling|best|min|z)(?![a-z])", re.I)
+_OF_A_POLICY = re.compile(r"(?<![a-z])(?:act|actor|policy|pg|ppo|grpo|surrogate)(?![a-z])", re.I)
 _STEP_WORDS = ("global_step", "step", "iteration", "iter", "update", "it")
 _LOSS_WORDS = ("loss", "train_loss", "train/loss", "training_loss", "lm_loss", "ce_loss")
 _NO_STEP = re.compile(
@@ -60,6 +63,18 @@ _FIGURES: Mapping[str, Field] = {
     ),
 }  # fmt: skip
 
+# The program's own word that it is done, at the beginning of a line.
+_DONE = tuple(
+    note(
+        "end",
+        literal,
+        r"(?i)^\W{0,8}(?:\[[^]]{1,40}\]\W{0,4})?(?:all |the |model )?(?:pre-?|fine-?)?(?:train(?:ing)?|tuning|run)"
+        r"(?: (?:run|loop|process|job))?(?: (?:has|is|was))?(?: been)?(?: successfully)? (?:finished|completed?|done)\b"
+        r"(?!.{0,80}\bepoch)"
+        r"|^\W{0,8}(?:finished|completed|done)(?: with)? (?:the )?(?:pre-?|fine-?)?(?:training|tuning)\b(?!.{0,80}\bepoch)",
+    )
+    for literal in ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE")
+)
 Pair = tuple[str, str]
 
 
@@ -89,8 +104,9 @@ def guess_from_lines(lines: Iterable[str]) -> Guess | None:
     if chosen is None:
         return None
     step, fields = chosen
-    example = next(text for text, pairs in found if {step, *fields} <= {key for key, _ in pairs})
-    return Guess(family=_family(step, fields), told=_told(step, fields, example))
+    used = [(text, dict(pairs)) for text, pairs in found if {step, *fields} <= {key for key, _ in pairs}]
+    epoch = _epoch_of(step, [pairs for _, pairs in used])
+    return Guess(family=_family(step, fields, epoch), told=_told(step, fields, used[0][0], epoch))
 
 
 def guess_from_rows(rows: Iterable[Row]) -> Guess | None:
@@ -144,11 +160,13 @@ def _beside(loss: str, lines: Sequence[Mapping[str, str]]) -> tuple[str, dict[st
     """What `_choose` looks for, in the lines with this loss; None where there is no step."""
     counts = Counter(key for pairs in lines for key in pairs)
     usual = [key for key, count in counts.items() if count >= USUAL * len(lines) and key != loss]
-    steps = [key for key in usual if not _NO_STEP.search(key) and _is_step(key, lines)]
+    numbers = [key for key in usual if _is_step(key, lines)]
+    steps = [key for key in numbers if not _NO_STEP.search(key)] or [key for key in numbers if plain(key) == "epoch"]
     if not steps:
         return None
     step = min(steps, key=lambda key: _place(key, _STEP_WORDS))
-    stride = _stride([int(_digits(pairs[step])) for pairs in lines if step in pairs])
+    numbers_of = [int(_digits(pairs[step])) for pairs in lines if step in pairs]
+    stride = _stride(numbers_of, in_epochs=bool(_epoch_of(step, lines)))
     fields = {loss: Field(name="loss")}
     for key in usual:
         figure = None if key == step else _figure(key, lines, stride)
@@ -164,6 +182,20 @@ def _place(key: str, words: Sequence[str]) -> int:
     return next((n for n, word in enumerate(words) if word in (name, end)), len(words))
 
 
+def _epoch_of(step: str, lines: Sequence[Mapping[str, str]]) -> str:
+    """The key of the epoch in which these steps are counted; "" if they are those of the run."""
+    rows = [pairs for pairs in lines if step in pairs]
+    for key in dict.fromkeys(key for pairs in rows for key in pairs if plain(key) == "epoch" != plain(step)):
+        texts = [(_digits(pairs.get(key, "")), _digits(pairs[step])) for pairs in rows]
+        if not all(epoch.isdecimal() and number.isdecimal() for epoch, number in texts):
+            continue
+        counts = [(int(epoch), int(number)) for epoch, number in texts]
+        anew = [before[0] < after[0] for before, after in pairwise(counts) if after[1] < before[1]]
+        if anew and all(anew):
+            return key
+    return ""
+
+
 def _digits(text: str) -> str:
     return text.replace(",", "")
 
@@ -176,12 +208,18 @@ def _is_loss(texts: Sequence[str]) -> bool:
 
 def _is_step(key: str, lines: Sequence[Mapping[str, str]]) -> bool:
     texts = [_digits(pairs[key]) for pairs in lines if key in pairs]
-    return all(text.isdecimal() and len(text) < 13 for text in texts) and bool(_stride([int(text) for text in texts]))
+    if not all(text.isdecimal() and len(text) < 13 for text in texts):
+        return False
+    return bool(_stride([int(text) for text in texts], in_epochs=bool(_epoch_of(key, lines))))
 
 
-def _stride(steps: Sequence[int]) -> int:
-    """By how much the step grows from line to line; 0 where it does not always, but for copies and new beginnings."""
+def _stride(steps: Sequence[int], *, in_epochs: bool = False) -> int:
+    """By how much the step grows from line to line; 0 where it does not always, but for copies and new beginnings.
+
+    `in_epochs`: with each epoch, it begins anew.
+    """
     gaps = [after - before for before, after in pairwise(steps) if after != before]
+    gaps = [gap for gap in gaps if gap > 0] if in_epochs else gaps
     if len(gaps) < FEWEST - 1:
         return 0
     stride, count = Counter(gaps).most_common(1)[0]
@@ -208,8 +246,9 @@ def _accumulates(values: Sequence[float]) -> bool:
     return len(values) >= FEWEST and grows >= REGULAR * (len(values) - 1) and values[-1] > 1.5 * values[0]
 
 
-def _family(step: str, fields: Mapping[str, Field]) -> Family:
+def _family(step: str, fields: Mapping[str, Field], epoch: str) -> Family:
     loss = next(key for key, of in fields.items() if of.name == "loss")
+    objective = "policy" if _OF_A_POLICY.search(loss.replace("_", " ")) else ""
     total = r"(?:/(?P<total>\d{1,9}))?"
     if step == BARE:
         number_of = r"(?i:(?<!epoch)(?<!epoch[: ]))[\[(](?P<step>\d{1,9})/(?P<total>\d{1,9})[\])]"
@@ -219,6 +258,12 @@ def _family(step: str, fields: Mapping[str, Field]) -> Family:
             rf"(?<![\w.]){re.escape(step)}['\"]?(?: ?[:=] ?|\s{{1,8}}|: {{1,8}})['\"]?[\[(]?(?P<step>\d[\d,]*){total}"
         )
         anchors = (step, loss)
+    if epoch:
+        own = rf"(?<![\w.]){re.escape(epoch)}['\"]?(?: ?[:=] ?|\s{{1,8}}|: {{1,8}})['\"]?[\[(]?(?P<epoch>\d{{1,9}}){total}"
+        read = partial(EpochSteps, re.compile(number_of), re.compile(own), PAIR, fields)
+        return Family(
+            name=NAME, counted_from=1, custom_reader=read, custom_words=(loss,), notes=_DONE, objective=objective
+        )
     return Family(
         name=NAME,
         anchors=anchors,
@@ -229,10 +274,12 @@ def _family(step: str, fields: Mapping[str, Field]) -> Family:
         ),
         fields=fields,
         counted_from=1,
+        notes=_DONE,
+        objective=objective,
     )
 
 
-def _told(step: str, fields: Mapping[str, Field], example: str) -> str:
+def _told(step: str, fields: Mapping[str, Field], example: str, epoch: str = "") -> str:
     names = {
         "loss": "loss",
         "seconds": "step time",
@@ -242,4 +289,5 @@ def _told(step: str, fields: Mapping[str, Field], example: str) -> str:
     }
     said = ", ".join(f"{key!r} for the {names.get(of.name, of.name)}" for key, of in fields.items())
     shown: Any = example.strip()
-    return f"guessed: {step!r} for the step, {said}; in: {shown[:MOST_SHOWN]}{'…' if len(shown) > MOST_SHOWN else ''}"
+    inside = f" in {epoch!r}" if epoch else ""
+    return f"guessed: {step!r} for the step{inside}, {said}; in: {shown[:MOST_SHOWN]}{'…' if len(shown) > MOST_SHOWN else ''}"

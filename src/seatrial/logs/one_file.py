@@ -118,27 +118,35 @@ def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, proc
 
 
 def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event | Steps]:
-    """The events by the families; where they find no step, by those that count only then, and at last by a guess."""
+    """The events by the families; where they find no step, by those that count only then, and at last by a guess.
+
+    A framework whose steps have no loss may stand beside a trainer of somebody's own, whose lines have one.
+    """
     kept = _Kept(blocks, None if str(path) == "-" else lambda: spellings.blocks(path))
     lines: Iterable[list[str]] = kept
     held: list[Event | Steps] = []
     for families in _turns(() if spellings.confirmed else spellings.families):
-        held = []
+        held, is_own = [], False
+        fallbacks = {family.name for family in families if family.fallback}
         events = read_text(lines, families, process=process, source=named(path), in_columns=spellings.in_columns)
         for event in events:
             held.append(event)
-            if isinstance(event, Step):
+            if isinstance(event, RunStarted):
+                is_own = event.facts.get("family") not in fallbacks
+            if isinstance(event, Step) and (is_own or event.loss is not None):
                 kept.forget()
                 yield from held
                 yield from events
                 return
         lines = kept.once_more()
-    doubtful = spellings.guessed and all(isinstance(event, Fault) for event in held)
+    unread = all(isinstance(event, Fault) for event in held) or any(isinstance(event, Step) for event in held)
+    doubtful = spellings.guessed and unread
     guess = guess_from_lines(line for block in kept.once_more() for line in block) if doubtful else None
     if guess is None:
         yield from held
         return
-    families = (guess.family,) if spellings.confirmed else (*spellings.families, guess.family)
+    others = () if spellings.confirmed else map(without_steps, spellings.families)
+    families = (*others, guess.family)
     events = read_text(kept.once_more(), families, process=process, source=named(path), in_columns=spellings.in_columns)
     yield from _marked(events, guess, confirmed=spellings.confirmed)
 

@@ -58,20 +58,27 @@ class Metrics:
 
 
 def measure(
-    events: Iterable[Event], spec: RunSpec | None, *, convention: str | None = None, policy: str = DEFAULT_POLICY
+    events: Iterable[Event],
+    spec: RunSpec | None,
+    *,
+    planned_steps: int | None = None,
+    convention: str | None = None,
+    policy: str = DEFAULT_POLICY,
 ) -> Metrics:
     """What the events of a run amount to; they come in the order of time, from any number of processes.
 
-    `spec` is what was run: in a rehearsal, the rehearsed one; None: no configuration is known. `convention` is how
-    FLOPs are counted, None: as the log does, as far as that is recognised. `policy` is a name of POLICIES. Raises
+    `spec` is what was run: in a rehearsal, the rehearsed one; None: no configuration is known, but perhaps the
+    `planned_steps`. `convention` is how FLOPs are counted, None: as the log does, as far as that is recognised. `policy` is a name of POLICIES. Raises
     KeyError for an unknown convention or policy.
     """
     events = Recording.of(events)
     found = records(events)
     return Metrics(
-        completion=measure_completion(events, spec, found),
+        completion=measure_completion(events, spec, found, planned_steps=planned_steps),
         numerics=measure_numerics(found, [event for event in events.others if isinstance(event, Eval)]),
-        performance=measure_performance(events.others, spec, found, convention=convention, policy=policy),
+        performance=measure_performance(
+            events.others, spec, found, planned_steps=planned_steps, convention=convention, policy=policy
+        ),
     )
 
 

@@ -151,8 +151,10 @@ class Completion:
         return min(last) >= planned or (self.reason == "completed" and min(last) > planned - self.stride)
 
 
-def measure_completion(events: Recording, spec: RunSpec | None, records: Records) -> Completion:
-    """The facts of completion."""
+def measure_completion(
+    events: Recording, spec: RunSpec | None, records: Records, *, planned_steps: int | None = None
+) -> Completion:
+    """The facts of completion; `planned_steps` is what is known of them where there is no `spec`."""
     main = records.main
     trainers = [record for record in records.by_process if record.steps or record.started] or [main]
     started = [record.started for record in records.all if record.started]
@@ -160,11 +162,14 @@ def measure_completion(events: Recording, spec: RunSpec | None, records: Records
     evals = [event for event in events.others if isinstance(event, Eval) and event.process == main.process]
     evaluations = tuple((e.step, e.loss) for e in evals if e.loss is not None)
     scored = next((e for e in reversed(evals) if e.shortfall is not None), None)
-    goal = _goal(spec, main, evals)
+    goal = _goal(spec, main, evals, planned_steps)
     restored = [e.step for e in events.others if isinstance(e, Checkpoint) and e.action == "restore"]
     by_block = main.started is not None and main.started.facts.get("by_block") is True
     seconds, faults = Timeline(events, main, done=goal.reached, ended=end).faults()
-    compared, differences = _compared(spec, started, main.from_other_trainer) if spec else ((), None)
+    if spec:
+        compared, differences = _compared(spec, started, main.from_other_trainer)
+    else:
+        compared, differences = _steps_compared(planned_steps, goal.counted_from, started)
     no_step = records.launcher is None and not any(record.steps for record in records.all)
     interrupted = end is not None and end.reason == "interrupted"
     return Completion(
@@ -236,18 +241,18 @@ class _Goal(NamedTuple):
     lines_counted: bool
 
 
-def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
+def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int | None) -> _Goal:
     steps = main.steps.numbers
     counted_from = _counted_from(main.started, steps)
     said = (start.planned_steps for start in reversed(main.starts) if start and start.planned_steps)
     asked_for = spec.steps if spec and spec.epochs is None else None  # epochs may end it sooner, which it says itself
-    planned = asked = asked_for or next(said, spec.steps if spec else None)
+    planned = asked = asked_for or next(said, spec.steps if spec else None) or _as_counted(given, steps, counted_from)
     lines_counted = main.started is not None and main.started.facts.get("lines_counted") is True
     if lines_counted:  # a line may be of several steps
         planned = asked = None
     # A limit of time says how long a run is only where nobody asked for steps or epochs.
     early = ("stopped_early",) if spec else ("stopped_early", "time_spent")
-    if planned is None and bool(steps) and not lines_counted and _did_its_epochs(main):
+    if planned is None and bool(steps) and not lines_counted and _is_done(main):
         planned = steps[-1] - counted_from + 1
     stride = _stride(steps) if steps and (main.from_other_trainer or not main.started) else 1
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason in early
@@ -269,15 +274,26 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
     )
 
 
+def _as_counted(given: int | None, steps: Sequence[int], counted_from: int) -> int | None:
+    """The planned steps that somebody gives; a program that counts from 0 may go on to the step of that number."""
+    return given and given + int(counted_from == 0 and given in steps[-1:])
+
+
 def _last_step_told(main: Record) -> int | None:
     """The step at which a run ended by its own word, where a limit of time ended it."""
     told = (main.ended.totals or {}).get("steps") if main.ended and main.ended.reason == "time_spent" else None
     return None if told is None else int(told)
 
 
-def _did_its_epochs(main: Record) -> bool:
-    """True if the program says at its end that it did all of its epochs: its last step is the planned one."""
-    return main.ended is not None and (main.ended.totals or {}).get("planned_epochs") is not None
+def _is_done(main: Record) -> bool:
+    """True if the program says at its end that it did all that it was to do: its last step is the planned one.
+
+    Those of known families say so of their epochs. Of an unknown program, whoever confirms the guess takes its word.
+    """
+    if main.ended is None or main.ended.reason != "completed":
+        return False
+    guessed = main.started is not None and bool(main.started.facts.get("guessed"))
+    return guessed or (main.ended.totals or {}).get("planned_epochs") is not None
 
 
 def _num_processes(trainers: Sequence[Record], started: Sequence[RunStarted], main: Record) -> int:
@@ -373,7 +389,21 @@ def _stride(steps: Sequence[int]) -> int:
         return 1
     gaps = [after - before for before, after in pairwise(steps)]
     stride = median_low(gaps) if gaps else 1
-    return stride if gaps.count(stride) >= REGULAR_GAPS else 1
+    # The last line, of the end of the run, may come sooner.
+    but_for_last = len(gaps) >= REGULAR_GAPS and {*gaps[:-1]} == {stride} and gaps[-1] < stride
+    regular = gaps.count(stride) >= REGULAR_GAPS or but_for_last
+    return stride if regular else 1
+
+
+def _steps_compared(
+    given: int | None, counted_from: int, started: Sequence[RunStarted]
+) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """As `_compared`, where the number of steps is all that was given."""
+    said = {own.planned_steps for own in started if own.planned_steps}
+    if given is None or not said:
+        return (), None
+    others = sorted(said - {given, given + int(counted_from == 0)})
+    return ("steps",), tuple(f"steps: {other:,} by its log, {given:,} by --steps" for other in others)
 
 
 def _compared(

@@ -142,6 +142,7 @@ def measure_performance(
     spec: RunSpec | None,
     records: Records,
     *,
+    planned_steps: int | None = None,
     convention: str | None = None,
     policy: str = DEFAULT_POLICY,
 ) -> Performance:
@@ -150,7 +151,7 @@ def measure_performance(
     known = clocks(setup)
     clock = next((c for c in known if any(c.time_of(step) is not None for step in main.steps)), known[0])
     window = measure_window(
-        events, main, planned_steps=spec.steps if spec else None, policy=policy, time_of=clock.time_of,
+        events, main, planned_steps=spec.steps if spec else planned_steps, policy=policy, time_of=clock.time_of,
         is_impossible=_beyond(setup.least_step_seconds if clock.in_seconds else 0.0, setup.peak),
     )  # fmt: skip
     steps = window.steps if window else ()

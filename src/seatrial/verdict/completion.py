@@ -64,7 +64,10 @@ def _steps(completion: Completion) -> Answer:
         return "inconclusive", f"The log has {lines}, and does not say how many steps each stands for."
     if planned is None:
         reached = "No step was completed" if last is None else f"The last step was {last}"
-        return "fail" if last is None else "inconclusive", f"{reached}; the planned number of steps is unknown."
+        if last is None:
+            return "fail", f"{reached}; the planned number of steps is unknown."
+        fix = ": give it with --steps" if completion.from_other_trainer else ""
+        return "inconclusive", f"{reached}; the planned number of steps is unknown{fix}."
     if last is None:
         return "fail", f"None of the {completion.planned_steps} steps was completed."
     if completion.idle:

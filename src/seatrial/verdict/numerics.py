@@ -106,8 +106,7 @@ def _is_reported(numerics: Numerics, share: float) -> Answer:
     if not numerics.num_expected and 0 < (numerics.initial_skips or 0) <= LONG_SEARCH:
         return "inconclusive", "No process reports a loss: all steps so far were skipped in search of a loss scale."
     if not numerics.num_losses and numerics.loss_optional:
-        why = "No process reports a loss; the program that wrote the log may print none"
-        return "inconclusive", f"{why}. If other lines have one, --family generic reads these."
+        return "inconclusive", "No process reports a loss; the program that wrote the log may print none."
     if not numerics.num_losses:
         return "fail", "No process reports a loss."
     enough = share >= MIN_REPORTED
