@@ -23,6 +23,7 @@ from typing import Any, Literal, get_args
 import click
 
 from seatrial import __version__, logs
+from seatrial.commands.parse import is_of_training, no_training
 from seatrial.console import inert, table
 from seatrial.logs import guess
 from seatrial.logs.faults import KINDS
@@ -35,6 +36,8 @@ FALSE_PASS, WRONG_BLAME, FALSE_ALARM = "false PASS", "wrong blame", "false alarm
 NUMBERS_MISSED, CAUSE_MISSED, NOT_NAMED = "numbers not doubted", "cause not found", "not named"
 CAUSE_ADDED = "cause not in the label"
 ABSENT = "absent"
+# Of a log in which nothing of a training is found.
+_REFUSED = {"sound": FALSE_ALARM, "unsound": NUMBERS_MISSED, "failed": CAUSE_MISSED, "open": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +105,14 @@ def answer(entry: Entry, path: Path) -> Answer:
 
     Where the spelling was guessed, the guess is confirmed, as the first answer asks for.
     """
-    metrics = measure(logs.read([path]), None, planned_steps=entry.steps)
+    files = list(path.iterdir()) if path.is_dir() else []
+    paths = files if len(files) == 1 else [path]  # a metrics file keeps its name
+    record = logs.read(paths)
+    if not is_of_training(record):
+        return Answer(outcome="refused", wrong=_REFUSED[entry.label], headline=no_training(paths).problems[0].why)
+    metrics = measure(record, None, planned_steps=entry.steps)
     if metrics.completion.guessed:
-        metrics = measure(logs.read([path], guess.NAME), None, planned_steps=entry.steps)
+        metrics = measure(logs.read(paths, guess.NAME), None, planned_steps=entry.steps)
     verdict = judge(metrics, None, rehearsal="")
     diagnosis = metrics.completion.diagnosis
     return Answer(

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import Event, Fault, RunStarted, Step
+from seatrial.events import Event, RunStarted, Step
 from seatrial.logs import metrics_file
 from seatrial.logs.clock import dated, last_written
 from seatrial.logs.grammar import Family, without_steps
@@ -139,8 +139,8 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
                 yield from events
                 return
         lines = kept.once_more()
-    unread = all(isinstance(event, Fault) for event in held) or any(isinstance(event, Step) for event in held)
-    doubtful = spellings.guessed and unread
+    of_means = any(isinstance(event, RunStarted) and "summary" in event.facts for event in held)
+    doubtful = spellings.guessed and not of_means
     guess = guess_from_lines(line for block in kept.once_more() for line in block) if doubtful else None
     if guess is None:
         yield from held
