@@ -175,6 +175,7 @@ TOTALS: dict[str, str] = {
     "samples_per_second_total": "samples/s",
     "epochs": "",
     "planned_epochs": "",  # that the run was to do, and did
+    "planned_steps": "",  # that the run was to do
 }
 
 

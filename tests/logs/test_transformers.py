@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from seatrial import logs, metrics, verdict
-from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
+from seatrial.events import Checkpoint, Event, Fault, RunEnded, RunStarted, Step
 from seatrial.spec import Expectation
 from tests.helpers.log_cases import both, steps
 from tests.helpers.streams import make_spec
@@ -229,12 +229,102 @@ def test_a_late_line_alone_is_not_noticed_but_does_not_pass() -> None:
     assert outcome(late(20, 1875, 1875, 1875, at=[27, 1270])).outcome == "inconclusive"
 
 
-def test_a_bar_that_is_not_of_the_training_tells_no_steps() -> None:
-    """The first bar without a word before it is taken for the training's."""
-    other = "\r100%|██████████| 3640/3640 [00:01<00:00, 2000it/s]"
-    events = list(logs.parse([other, *late(20, 1875, 1875, 1875, at=[])]))
-    assert counted(events)
-    assert outcome([other, *late(20, 1875, 1875, 1875, at=[])]).outcome == "inconclusive"
+def test_the_bar_of_the_training_is_the_one_that_its_end_fits() -> None:
+    """The first bar without a word before it is taken for the training's until then."""
+    other = "\r100%|██████████| {0}/{0} [00:01<00:00, 2000it/s]"
+    text = late(20, 1875, 1875, 1875, at=[])
+    assert outcome([other.format(3640), *text, other.format(984)]).outcome == "pass"
+
+
+# --- steps by the number of lines ---
+
+
+@given(
+    st.integers(1, 30), st.integers(1, 6), st.integers(2, 200), st.integers(1, 16), st.booleans(), st.booleans(),
+    st.floats(0.5, 1e5), st.sampled_from([4, 5]),
+)  # fmt: skip
+@example(every=5, epochs=3, batches=59, accumulated=8, first=False, bar=True, seconds=82.83, version=5)
+def test_accumulated_gradients_lead_to_the_right_steps_or_none(
+    every: int, epochs: int, batches: int, accumulated: int, first: bool, bar: bool, seconds: float, version: int
+) -> None:
+    """The last step of an epoch has the batches that are left: its epoch is further on than that of the others."""
+    per_epoch = -(-batches // accumulated)
+    done = epochs * per_epoch
+    at = [e + min(1.0, accumulated * (n + 1) / batches) for e in range(epochs) for n in range(per_epoch)]
+
+    def told(values: dict[str, float]) -> str:
+        digits = {"train_runtime": 4, "train_steps_per_second": 3, "epoch": 2}
+        shown = {name: round(value, digits.get(name, 9)) for name, value in values.items()}
+        return str({name: f"{value:.4g}" for name, value in values.items()} if version == 5 else shown)
+
+    true = [n for n in range(1, done + 1) if n % every == 0 or (first and n == 1)]
+    assume(len(true) > 1)  # of one line alone, nobody can tell that it came late
+    text = [f"\r{100 * n // done}%|█| {n}/{done} [00:00<13:24,  4.20s/it]" for n in range(1, done + 1) if bar]
+    text += [told({"loss": 5 - 4 * n / done, "epoch": at[n - 1]}) for n in true]
+    text.append(told({"train_runtime": seconds, "train_steps_per_second": done / seconds, "epoch": float(epochs)}))
+    events = list(logs.parse(text))
+    found = [step.step for step in steps(events)]
+    assert found == (list(range(1, len(true) + 1)) if counted(events) else true)
+
+
+def test_usual_runs_with_accumulated_gradients_get_their_steps() -> None:
+    for every, batches, first in ((5, 59, False), (10, 800, True), (1, 79, False), (20, 3170, True)):
+        per_epoch = -(-batches // 8)
+        text = late(every, 3 * per_epoch, 3 * per_epoch, per_epoch, at=[])
+        early = str({"loss": 4.0, "learning_rate": 1e-5, "epoch": round(1 / per_epoch, 2)})
+        where = next(place for place, line in enumerate(text) if line.startswith("{"))
+        events = list(logs.parse([*text[:where], *([early] if first else []), *text[where:]]))
+        true = [*([1] if first else []), *range(every, 3 * per_epoch + 1, every)]
+        assert [step.step for step in steps(events)] == true
+
+
+def decayed(shape: str, done: int, total: int, per_epoch: int) -> list[str]:
+    """A run with a line every 20 steps and no bar, whose learning rate comes to 0 at step `total`."""
+    shapes = {"linear": lambda x: 1 - x, "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2, "constant": lambda _: 1.0}
+    text = [
+        str({"loss": 2 + 8 / (1 + n / 50), "learning_rate": 1e-4 * shapes[shape](n / total), "epoch": n / per_epoch})
+        for n in range(20, done + 1, 20)
+    ]
+    last = {"train_runtime": 14003.8, "train_steps_per_second": round(total / 14003.8, 3), "epoch": done / per_epoch}
+    return [*text, str(last)]
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+def test_a_learning_rate_that_comes_to_0_tells_how_many_steps_were_planned(shape: str) -> None:
+    whole = outcome(decayed(shape, 1971, 1971, 1971))
+    assert (whole.outcome, whole.headline.partition(",")[0]) == ("pass", "Completed all 1")
+    for done, per_epoch in ((985, 985), (1300, 650), (1940, 1971)):
+        stopped = outcome(decayed(shape, done, 1971, per_epoch))
+        assert stopped.outcome != "pass", (done, stopped.headline)
+
+
+def test_a_learning_rate_that_stays_tells_nothing() -> None:
+    assert outcome(decayed("constant", 1971, 1971, 1971)).outcome == "inconclusive"
+
+
+# --- a run that was resumed ---
+
+
+def resumed(at: int, seconds: int) -> list[str]:
+    """A run that goes on behind step `at`: its bar is there at once."""
+    text = ["\r  0%|          | 0/400 [00:00<?, ?it/s]"]
+    for n in range(at + 1, 401):
+        time = 4 + seconds * (n - at)
+        text.append(f"\r {n // 4}%|██        | {n}/400 [{time // 60:02d}:{time % 60:02d}<00:05, 305.36it/s]")
+        if n % 10 == 0:
+            text.append(str({"loss": 1.2 + n % 7 / 90, "learning_rate": 1e-5, "epoch": n / 200}))
+    last = {"train_runtime": 4.0 + seconds * (400 - at), "train_steps_per_second": 1.0, "epoch": 2.0}
+    return [*text, str({**last, "train_steps_per_second": round(400 / (4 + seconds * (400 - at)), 3)})]
+
+
+def test_a_bar_that_is_far_ahead_at_once_is_of_a_resumed_run() -> None:
+    events = list(logs.parse(resumed(200, 4)))
+    assert [event.step for event in events if isinstance(event, Checkpoint)] == [200]
+    found = outcome(resumed(200, 4))
+    assert (found.outcome, found.axes["numerics"].status) == ("pass", "pass")
+    assert "The run was resumed after step 200" in str(verdict.to_dict(found))
+    # Drawn for the first time after a while, it may have done these steps.
+    assert not any(isinstance(event, Checkpoint) for event in logs.parse(resumed(200, 0)))
 
 
 # --- how many epochs were asked for ---

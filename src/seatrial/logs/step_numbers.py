@@ -3,24 +3,27 @@
 Hugging Face's Trainer prints a line every `logging_steps` steps, with the epoch but no step, and at the end how long
 the run took and how many steps it did in a second: the planned ones, even where it stopped before. Both are rounded;
 only where one number of steps fits is it taken. Where the lines came too late for their progress bar, that says how
-many steps were done.
+many steps were done. A number of steps between lines fits if the epochs do, or if it leads to as many lines as there
+are: so it is where gradients are accumulated and the last step of each epoch has fewer batches, or the epochs have too
+few digits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from seatrial.events import Eval, Event, RunEnded, RunStarted, Step
 from seatrial.logs.numbers import quantity
+from seatrial.logs.rounding import relative_rounding, rounding
 from seatrial.recording import Steps
 
-COUNTED = "lines_counted"  # of `RunStarted.facts`
+COUNTED, STRIDE = "lines_counted", "stride"  # of `RunStarted.facts`
 EPOCH = "epoch"  # of `Step.reported`, in such logs
 EPOCHS_ASKED = "planned_epochs"  # of `RunStarted.facts`
 FEWEST = 3  # lines
-ROUNDED = 5e-4  # relative: version 5 prints four digits
 FIRST_IS_EARLY = 0.75  # of the distance between lines: it is of step 1 (`logging_first_step`)
 
 
@@ -59,18 +62,28 @@ def _numbered(held: Sequence[Event]) -> Iterator[Event]:
     if isinstance(started, RunStarted):
         planned, asked = started.planned_steps, quantity(str(started.facts.get(EPOCHS_ASKED, "")))
     totals = (end.totals if isinstance(end, RunEnded) else None) or {}
+    planned = int(totals.get("planned_steps", 0)) or planned
     found = step_numbers(epochs, totals, planned=planned, asked=asked)
     number = dict(zip((step.step for step in own), found or (), strict=False))
     for event in held:
         if event.process == process and isinstance(event, RunStarted) and found:
             facts = {name: value for name, value in event.facts.items() if name != COUNTED}
-            at_end = _is_at_end(found, epochs, totals, asked)
-            whole = found[-1] if at_end or _schedule_ran_out(own, epochs, totals) else None
-            yield replace(event, facts=facts, planned_steps=event.planned_steps or whole)
+            facts[STRIDE] = found[-1] - found[-2]
+            yield replace(event, facts=facts, planned_steps=planned or _planned(found, own, totals, asked))
         elif event.process == process and isinstance(event, (Step, Eval)):
             yield _moved(event, number)
         else:
             yield event
+
+
+def _planned(
+    steps: Sequence[int], own: Sequence[Step], totals: Mapping[str, float], asked: float | None
+) -> int | None:
+    """How many steps the run was to do, where nothing says so but its end: as many as it did."""
+    epochs = [step.reported.get(EPOCH) for step in own]
+    if _is_at_end(steps, epochs, totals, asked) or _schedule_ran_out(own, epochs, totals):
+        return steps[-1]
+    return _end_of_schedule(steps, own, _done(totals, None))
 
 
 def _is_at_end(
@@ -78,7 +91,7 @@ def _is_at_end(
 ) -> bool:
     """True if the last line is that of the last step of all epochs that were asked for, by all digits of its epoch."""
     known = [epoch for epoch in epochs if epoch is not None]
-    rounded = _rounding(known[len(known) // 2 :])
+    rounded = rounding(known[len(known) // 2 :])
     return bool(asked) and known[-1] == totals.get("epochs") == asked and rounded * steps[-1] / known[-1] < 0.5
 
 
@@ -91,6 +104,22 @@ def _schedule_ran_out(own: Sequence[Step], epochs: Sequence[float | None], total
     whole = totals.get("epochs", 0.0)
     came_to_0 = len(rates) == 2 and rates[1] == 0 and (rates[0] or 0.0) > 0
     return came_to_0 and epochs[-1] == whole and whole > 0 and whole == int(whole)
+
+
+def _end_of_schedule(steps: Sequence[int], own: Sequence[Step], done: tuple[float, float] | None) -> int | None:
+    """The step at which the learning rate comes to 0, if it is the last one by the end of the run, which says how many
+    were planned; a straight line and a cosine are known.
+    """
+    rates = [step.learning_rate or 0.0 for step in own[-2:]]
+    if done is None or len(rates) < 2 or not rates[0] > rates[1] > 0:
+        return None
+    last, stride = steps[-1], steps[-1] - steps[-2]
+    for power in (1.0, 0.5):  # a cosine ends as a parabola does
+        before, after = (rate**power for rate in rates)
+        end = last + stride * after / (before - after)
+        if done[0] - 1 <= end <= done[1] + 1 and end < last + stride:
+            return max(last, min(round(end), math.floor(done[1])))
+    return None
 
 
 def _moved(event: Step | Eval, number: Mapping[int, int]) -> Event:
@@ -113,20 +142,35 @@ def step_numbers(
     run was to do, `asked` its epochs, as far as the log says so.
     """
     known = [epoch for epoch in epochs if epoch is not None]
-    seconds, rate, whole = (totals.get(name, 0.0) for name in ("run_seconds", "steps_per_second", "epochs"))
-    if len(known) < max(FEWEST, len(epochs)) or min(seconds, rate, whole) <= 0 or known != sorted(known):
+    done, whole = _done(totals, planned), totals.get("epochs", 0.0)
+    if done is None or len(known) < max(FEWEST, len(epochs)) or whole <= 0 or known != sorted(known):
         return None
-    rounded = sum(_rounding([total]) / total for total in (seconds, rate))
-    per_epoch = seconds * rate / (asked or whole)
-    if "steps" in totals:  # by the progress bar, if it is that of the training
-        if planned is None or abs(seconds * rate - planned) > rounded * planned + 1e-9:
-            return None
-        per_epoch, rounded = totals["steps"] / whole, 0.0
+    by_epochs = done if "steps" in totals else tuple(steps * whole / (asked or whole) for steps in done)
+    return _by_epochs(known, whole, by_epochs) or _by_count(known, whole, by_epochs)
+
+
+def _done(totals: Mapping[str, float], planned: int | None) -> tuple[float, float] | None:
+    """Between how many and how many steps were done, or planned where no bar says how many were done."""
+    if "steps" in totals:
+        return (totals["steps"],) * 2
+    seconds, rate = (totals.get(name, 0.0) for name in ("run_seconds", "steps_per_second"))
+    if min(seconds, rate) <= 0:
+        return None
+    steps, off = seconds * rate, relative_rounding(seconds) + relative_rounding(rate)
+    if planned is not None and abs(steps - planned) <= off * planned + 1e-9:
+        return float(planned), float(planned)
+    return steps * (1 - off), steps * (1 + off)
+
+
+def _by_epochs(known: Sequence[float], whole: float, done: Sequence[float]) -> list[int] | None:
+    """The steps of lines whose epochs have so many digits that only one distance between them fits."""
+    middle = sum(done) / 2
+    per_epoch, rounded = middle / whole, (done[1] - done[0]) / 2 / middle
     early = known[0] < FIRST_IS_EARLY * (known[-1] - known[1]) / (len(known) - 2)
     regular = known[1:] if early else known
     apart = (regular[-1] - regular[0]) / (len(regular) - 1)
     stride = round(apart * per_epoch)
-    of_epoch = _rounding(regular[len(regular) // 2 :])
+    of_epoch = rounding(regular[len(regular) // 2 :])
     rounded += of_epoch / whole + (2 * of_epoch / (regular[-1] - regular[0]) if apart > 0 else 1.0)
     # Another number would fit as well, or this one does not.
     if stride < 1 or rounded * stride >= 0.5 or abs(apart * per_epoch - stride) > rounded * stride + 1e-9:
@@ -134,8 +178,35 @@ def step_numbers(
     places = [max(1, round(epoch / apart)) for epoch in regular]
     if not _rises(places):  # more than one line has the epoch that is printed
         places = _in_a_row(regular, stride / per_epoch, of_epoch)
+    if early and places[:1] != [1]:  # the first line is not that early, or others are missing
+        return None
     steps = [1] * early + [place * stride for place in places]
     return steps if places and _rises(steps) else None
+
+
+def _by_count(known: Sequence[float], whole: float, done: Sequence[float]) -> list[int] | None:
+    """The steps of lines of which none is missing: with another distance, there would be more of them, or fewer."""
+    low, high = done
+    found = []
+    for early in (False, True):
+        lines = len(known) - early
+        # (lines) × stride are done, and (lines + 1) × stride are not.
+        for stride in range(math.floor(low / (lines + 1)) + 1, math.floor(high / lines) + 1):
+            steps = [1] * early + [stride * (line + 1) for line in range(lines)]
+            if _rises(steps) and _are_at(known, steps, whole, (low + high) / 2, (high - low) / 2):
+                found.append(steps)
+    return found[0] if len(found) == 1 else None
+
+
+def _are_at(known: Sequence[float], steps: Sequence[int], whole: float, done: float, off: float) -> bool:
+    """True if these steps can have these epochs: to the digits that are printed and to a step, for the last one of an
+    epoch may have fewer batches.
+    """
+    of_line, of_whole = rounding(known[len(known) // 2 :]) + whole / done * (1 + off), rounding([whole])
+    return all(
+        abs(step * whole / done - epoch) <= of_line + step / done * of_whole + 1e-9
+        for step, epoch in zip(steps, known, strict=True)
+    )
 
 
 def _rises(numbers: Sequence[int]) -> bool:
@@ -151,9 +222,3 @@ def _in_a_row(epochs: Sequence[float], apart: float, rounded: float) -> list[int
         if first > 0 and all(abs(epoch - (first + n) * apart) <= rounded + 1e-9 for n, epoch in enumerate(epochs))
     ]
     return list(range(fits[0], fits[0] + len(epochs))) if len(fits) == 1 else []
-
-
-def _rounding(values: Sequence[float]) -> float:
-    """The most that any of these may be off: they have the decimals that one of them shows, and four digits."""
-    decimals = max(len(text.partition(".")[2]) if "e" not in (text := repr(value)) else 0 for value in values)
-    return max(ROUNDED * max(values), 0.5 * 10.0**-decimals)

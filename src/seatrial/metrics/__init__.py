@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from seatrial.events import Eval, Event, encode
+from seatrial.events import Checkpoint, Eval, Event, encode
 from seatrial.metrics.causes import Diagnosis, FaultRecord
 from seatrial.metrics.completion import Completion, measure_completion
 from seatrial.metrics.identities import Identity
@@ -75,7 +75,11 @@ def measure(
     found = records(events)
     return Metrics(
         completion=measure_completion(events, spec, found, planned_steps=planned_steps),
-        numerics=measure_numerics(found, [event for event in events.others if isinstance(event, Eval)]),
+        numerics=measure_numerics(
+            found,
+            [event for event in events.others if isinstance(event, Eval)],
+            restored=[e.step for e in events.others if isinstance(e, Checkpoint) and e.action == "restore"],
+        ),
         performance=measure_performance(
             events.others, spec, found, planned_steps=planned_steps, convention=convention, policy=policy
         ),

@@ -254,7 +254,7 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int 
     early = ("stopped_early",) if spec else ("stopped_early", "time_spent")
     if planned is None and bool(steps) and not lines_counted and _is_done(main):
         planned = steps[-1] - counted_from + 1
-    stride = _stride(steps) if steps and (main.from_other_trainer or not main.started) else 1
+    stride = _stride(main) if steps and (main.from_other_trainer or not main.started) else 1
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason in early
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
         last_step = max(steps[-1], evals[-1].step) if main.from_other_trainer and evals else steps[-1]
@@ -364,7 +364,7 @@ def _missing(record: Record, counted_from: int, restored: Sequence[int]) -> Rang
     steps = record.steps.numbers
     if not steps:
         return ()
-    stride = 1 if record.started and not record.from_other_trainer else _stride(steps)
+    stride = 1 if record.started and not record.from_other_trainer else _stride(record)
     known = max((step for step in restored if 0 < step < steps[0]), default=None)
     begin = counted_from if not restored else steps[0] if known is None else known + 1
     is_late = steps[0] > begin + stride if restored else _begins_late(steps[0], begin, stride)
@@ -383,8 +383,11 @@ def _begins_late(first: int, counted_from: int, stride: int) -> bool:
     return first > (stride if stride > 1 else counted_from)
 
 
-def _stride(steps: Sequence[int]) -> int:
+def _stride(record: Record) -> int:
     """Every how many steps there is one: another trainer's log may report every n-th, if it does so regularly."""
+    steps = record.steps.numbers
+    if record.started and isinstance(told := record.started.facts.get("stride"), int):
+        return told
     if len(steps) < 2 or steps[-1] - steps[0] == len(steps) - 1:
         return 1
     gaps = [after - before for before, after in pairwise(steps)]

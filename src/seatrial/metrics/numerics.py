@@ -77,7 +77,8 @@ class Numerics:
     finite in some process: its name, the value at the first of the steps, and these. `contradictions` are the steps for
     which the log of one process gives two losses. `objective` is what the loss is of, where it is no cross-entropy.
     `loss_optional`: a program may print none at all. `untrained`: the only loss is that of the very first step, which
-    is computed before any update.
+    is computed before any update. `resumed_after`: the steps before this one are those of an earlier run, whose
+    checkpoint this one began with.
     """
 
     num_steps: int
@@ -123,6 +124,7 @@ class Numerics:
     settled_loss: float | None = None
     non_finite_others: tuple[tuple[str, float, Ranges], ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
+    resumed_after: int | None = None
     first_eval_loss: float | None = None
     last_eval_loss: float | None = None
     evals_reached_target: bool = False
@@ -136,8 +138,11 @@ class Numerics:
     least_fall: float | None = None
 
 
-def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
-    """The facts of numerics; numbers that are not finite are looked for in every record."""
+def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: Sequence[int] = ()) -> Numerics:
+    """The facts of numerics; numbers that are not finite are looked for in every record.
+
+    `restored` are the steps of the checkpoints from which the run went on.
+    """
     main, everyone = records.main, records.all
     telling = record_with_losses(records)
     losses = [step.loss for step in telling.steps if step.loss is not None]
@@ -196,6 +201,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         num_scores=len(scored),
         last_score=(scored[-1].score or "") if scored else "",
         score_reached=_came_to_its_target([e.shortfall or 0.0 for e in scored]),
+        resumed_after=max((step for step in restored if 0 < step < _first_step(telling)), default=None),
         objective=str(telling.started.facts.get("objective", "")) if telling.started else "",
         loss_optional=telling.started is not None and telling.started.facts.get("loss_optional") is True,
         untrained=len(losses) == 1 and _is_first_alone(telling),
@@ -397,6 +403,11 @@ def _burst(record: Record, count: int) -> Ranges:
 def _least_before_zero(losses: Sequence[float]) -> float | None:
     zero = next((place for place, loss in enumerate(losses) if loss == 0), None)
     return None if zero is None else min((loss for loss in losses[:zero] if loss > 0), default=None)
+
+
+def _first_step(record: Record) -> int:
+    """The first step of a record; 0 without one."""
+    return record.steps[0].step if len(record.steps) else 0
 
 
 def _thirds(values: NDArray[np.float64]) -> tuple[float | None, float | None]:

@@ -139,6 +139,7 @@ _TREND: dict[str, tuple[Status, Status, Status]] = {
     "untrained": ("inconclusive", "inconclusive", "inconclusive"),
     "evaluated": ("pass", "pass", "pass"),
     "flat": ("inconclusive", "not_applicable", "inconclusive"),
+    "level": ("pass", "not_applicable", "pass"),
     "too_short": ("not_applicable", "not_applicable", "not_applicable"),
 }
 _UNDECIDED = ("spiked", "flat", "too_short")  # by training losses; where an evaluation reached its target, it decides
@@ -154,6 +155,8 @@ def _loss_trend(numerics: Numerics, spec: RunSpec | None) -> Check:
     chance = _loss_by_chance(spec)
     if course in ("flat", "slight") and chance and _rises_from(chance, numerics):
         course = trained = "rises from chance"
+    if course == "flat" and numerics.resumed_after:
+        course = trained = "level"  # most of what there was to learn may have been learnt before
     if course in _UNDECIDED and numerics.evals_reached_target:
         course = "evaluated"
     sentences = _courses_told(numerics, kind, chance)
@@ -203,6 +206,7 @@ def _courses_told(numerics: Numerics, kind: str, chance: float | None) -> dict[s
         "untrained": f"The only loss, {last}, is that of the first step, before any update: it does not show training.",
         "slight": f"The loss falls by less than {SLIGHT_FALL:.1%}: hardly anything is learnt.",
         "flat": f"The loss stays flat{flat}.",
+        "level": f"The run was resumed after step {numerics.resumed_after}, and the loss stays level.",
         "evaluated": came_down,
         "too_short": f"{losses} losses are too few for a trend{hidden}.",
     }

@@ -57,7 +57,7 @@ _NOTES = (
          rf"Finished saving the checkpoint[^\d]{{0,60}}?in (?P<seconds>{NUMBER}) seconds"),
     note("checkpoint", "Loading the checkpoint ",
          r"Loading the checkpoint (?:at step |from \S{1,400}\bstep-)(?P<step>\d+)", action="restore"),
-    note("end", "Training completed"),
+    note("end", "Training completed", r"\bINFO - Training completed\s*$"),
 )  # fmt: skip
 
 FAMILY = Family(

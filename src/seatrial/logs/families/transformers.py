@@ -5,7 +5,9 @@ them: a fast run draws it late, so the epoch decides between the two. Where no b
 bar that went to the other stream), the lines are counted; `step_numbers` finds out what each of them stands for. So are
 those that come late, many together, while the bar goes by in time: `nohup python x.py > log` buffers standard output.
 After each line the trainer draws its bar again, so two lines without a bar between them were not printed when they were
-due. Values are strings since version 5. No line says how long a step took, only the last how long the whole run did.
+due. Values are strings since version 5. No line says how long a step took, only the last how long the whole run did:
+from that, and from how many steps it says were done in a second, follows which of several bars was the training's. A
+bar that goes far ahead in its first seconds, and then slowly, is of a run that was resumed there.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import NamedTuple
 
 from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER, quantity
+from seatrial.logs.rounding import relative_rounding
 
 FIELDS: Mapping[str, Field] = {
     "loss": Field(name="loss"),
@@ -35,17 +38,21 @@ TOTALS: Mapping[str, str] = {
 
 REWARD = "reward"  # a line with it is of reinforcement learning (TRL's GRPO, RLOO): its loss is the policy's
 
+# A bar that is at this step when it is drawn first, and was so many times faster up to there than in the steps after
+# it, began at a checkpoint.
+MOST_AT_ONCE, FEWEST_AFTER, FASTER = 20, 5, 20
 LONGEST_STEP = 16  # digits; more are none
 
 _DICT = re.compile(r"\{('(?:loss|eval_loss|train_runtime)': [^{}]{1,4000})\}")
 _PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d{{1,15}}))?'?(?=,|$)", re.IGNORECASE)
-_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d{1,15})/(\d{1,15}) \[")
+_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d{1,15})/(\d{1,15}) \[(?:(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<)?")
 _NO_DESCRIPTION = re.compile(r"(?:^|[\]}]:?|(?:^|\s)\d+:)\s*$")  # other bars say what they count: "Map:  50%|"
 
 EVAL = note("eval", "'eval_loss'", _DICT)
 END = note("end", "'train_runtime'", _DICT)
 _START = note("start", "Total optimization steps", r"Total optimization steps = (?P<planned_steps>\d[\d,]{0,20})")
 _COUNTED = note("facts", "{'loss': ", _DICT)
+_RESUMED = note("checkpoint", "%|", _BAR, action="restore")
 POLICY = note("facts", "'reward': ", _DICT)
 
 
@@ -68,6 +75,8 @@ class _Log:
 
     def __init__(self) -> None:
         self._total: int | None = None  # the first bar is the training's; an evaluation counts to something else
+        self._bars: dict[int, int] = {}  # of each bar without a description: its total → the step it came to
+        self._resumed: _Resumed | None = None
         self._step: int | None = None
         self._lines = 0  # of steps, as far as they are counted
         self._is_late = False  # whether lines come after the bar has gone on
@@ -86,12 +95,21 @@ class _Log:
             if mark.re is _DICT:
                 yield from self._read_dict(mark[1])
             elif _NO_DESCRIPTION.search(line[max(0, mark.start() - 40) : mark.start()]):
-                step, total = int(mark[1]), int(mark[2])
-                if self._total is None:
-                    self._total = total
-                if total == self._total:
-                    yield from self._release(step)
-                    self._step = step
+                yield from self._read_bar(mark)
+
+    def _read_bar(self, mark: re.Match[str]) -> Iterator[Found]:
+        step, total = int(mark[1]), int(mark[2])
+        self._bars[total] = step
+        if self._total is None:
+            self._total = total
+        if total != self._total:
+            return
+        yield from self._release(step)
+        if self._resumed is None or step < (self._step or 0):
+            self._resumed = _Resumed()
+        if mark[4] and (known := self._resumed.at(step, _seconds(mark))) is not None:
+            yield _RESUMED, {"step": str(known)}
+        self._step = step
 
     def finish(self) -> Iterator[Found]:
         """The line that waits for a bar, where none comes."""
@@ -110,8 +128,8 @@ class _Log:
         own = int(named[2]) if named and named[2].isdigit() and len(named[2]) < LONGEST_STEP else None
         step = self._step if own is None else own
         if "train_runtime" in pairs and "loss" not in pairs:  # some versions have the time so far in every line
-            drawn = {"steps": str(self._step)} if self._is_late else {}
-            yield END, {**{TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}, **drawn}
+            totals = {TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}
+            yield END, {**totals, **(self._drawn(totals) if self._is_late or not self._has_steps else {})}
             self._begin()
         elif "eval_loss" in pairs:
             yield EVAL, {"loss": pairs["eval_loss"], **({} if step is None or self._is_late else {"step": step})}
@@ -125,6 +143,13 @@ class _Log:
                 self._waits = said
             else:
                 yield from self._read_step(said, own)
+
+    def _drawn(self, totals: Mapping[str, str]) -> Mapping[str, str]:
+        """How far the bar of the training came, and to what; of several, the one that the end of the run fits."""
+        seconds, rate = (quantity(totals.get(name, "")) or 0.0 for name in ("run_seconds", "steps_per_second"))
+        steps, off = seconds * rate, sum(map(relative_rounding, (seconds, rate)))
+        fits = [total for total in self._bars if abs(steps - total) <= off * total + 1e-9]
+        return {"steps": str(self._bars[fits[0]]), "planned_steps": str(fits[0])} if len(fits) == 1 else {}
 
     def _release(self, drawn: int | None) -> Iterator[Found]:
         """The line that waits, now that the bar was drawn at a step."""
@@ -157,6 +182,32 @@ class _Log:
             if epoch is not None:
                 values["epoch"] = epoch
             yield Reading(values={"step": self._lines, **of, **values}, inferred=True)
+
+
+class _Resumed:
+    """Finds out from a bar whether its run was resumed: it is far ahead at once, and goes on slowly."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None  # the step at which it was drawn first, behind 0; seconds
+        self._is_told = False
+
+    def at(self, step: int, seconds: float) -> int | None:
+        """The last step before the run was resumed, where this step shows that it was; told once."""
+        if self._first is None and step > 0:
+            self._first = (step, seconds)
+        if self._first is None or self._is_told:
+            return None
+        first, begun = self._first
+        if first < MOST_AT_ONCE or step < first + FEWEST_AFTER or seconds <= begun:
+            return None
+        self._is_told = True
+        at_once, then = first / (begun + 1), (step - first) / (seconds - begun)
+        return first - 1 if at_once > FASTER * then else None
+
+
+def _seconds(mark: re.Match[str]) -> float:
+    """The time that a bar shows."""
+    return 3600 * int(mark[3] or 0) + 60 * int(mark[4]) + int(mark[5])
 
 
 FAMILY = Family(
