@@ -53,6 +53,16 @@ def maxtext(first: int, last: int) -> list[str]:
     ]
 
 
+def main_log(last: int, *, every: int = 20, end: bool = True) -> list[str]:
+    """llm.c's `main.log`: it evaluates every so many steps, and after the last."""
+    text = ["s:0 tel:10.9000"]
+    for n in range(last + 1):
+        text.append(f"s:{n} trl:{falling(n):.4f} lr:1.00e-04 norm:1.00")
+        if (n + 1) % every == 0 or (end and n == last):
+            text.append(f"s:{n + 1} tel:{falling(n):.4f}")
+    return text
+
+
 def judged(lines: Iterable[str], spec: RunSpec | None = None) -> tuple[Metrics, Verdict]:
     measured = metrics.measure(list(logs.parse(lines, source="run.log")), spec)
     return measured, verdict.judge(measured, spec, rehearsal=False)
@@ -123,6 +133,13 @@ CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
     "profile run, then the run": ("pass", [*megatron(1, 15, 15), *megatron(1, 50, 50)], OF_50),
     "profile run, then half of the run": ("fail", [*megatron(1, 15, 15), *megatron(1, 25, 50)], None),
     "the whole run, then half of another": ("fail", [*megatron(1, 50, 50), *megatron(1, 25, 50)], OF_50),
+    "main.log with an evaluation out of turn": ("pass", main_log(49), None),
+    "main.log with evaluations in turn": ("inconclusive", main_log(39), None),
+    "main.log that is cut": ("inconclusive", main_log(49, end=False), None),
+    "main.log whose last steps are not in it": (
+        "inconclusive", [*main_log(44, end=False), "s:50 tel:3.0000"], None,
+    ),
+    "main.log that goes on": ("inconclusive", [*main_log(49), *main_log(59, end=False)[53:]], None),
     "every tenth step": ("pass", megatron(1, 50, 50, every=10), OF_50),
     "every tenth step, and no last line": ("fail", megatron(1, 40, 50, every=10), OF_50),
     "every tenth step of 55, end marker": (

@@ -252,8 +252,8 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int 
         planned = asked = None
     # A limit of time says how long a run is only where nobody asked for steps or epochs.
     early = ("stopped_early",) if spec else ("stopped_early", "time_spent")
-    if planned is None and bool(steps) and not lines_counted and _is_done(main):
-        planned = steps[-1] - counted_from + 1
+    if planned is None and bool(steps) and not lines_counted:
+        planned = _planned_by_its_end(main) or (steps[-1] - counted_from + 1 if _is_done(main) else None)
     stride = _stride(main) if steps and (main.from_other_trainer or not main.started) else 1
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason in early
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
@@ -283,6 +283,12 @@ def _last_step_told(main: Record) -> int | None:
     """The step at which a run ended by its own word, where a limit of time ended it."""
     told = (main.ended.totals or {}).get("steps") if main.ended and main.ended.reason == "time_spent" else None
     return None if told is None else int(told)
+
+
+def _planned_by_its_end(main: Record) -> int | None:
+    """How many steps the end of the log says were planned."""
+    told = (main.ended.totals or {}).get("planned_steps") if main.ended and main.ended.reason == "completed" else None
+    return int(told) if told else None
 
 
 def _is_done(main: Record) -> bool:

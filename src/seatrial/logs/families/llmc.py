@@ -3,7 +3,7 @@
 Its trainers in C, CUDA and Python since 2024-04, whose older lines are `step 12/74: train loss 4.367857 (80.64 ms,
 50849 tok/s)`. Every one has a total. The time of a step has no key, only the mark before it and its unit behind it. The
 tokens/s of all devices are a running mean. Its `main.log` has only `s:12 trl:7.9123 lr:1.20e-05 norm:1.23` and
-`s:250 tel:6.1710`, and no total.
+`s:250 tel:6.1710`, and no total; but it evaluates every so many steps, and after the last one of the run.
 """
 
 from __future__ import annotations
@@ -21,16 +21,30 @@ _TRAINED = re.compile(
     re.IGNORECASE,
 )
 _EVALUATED = note("eval", " tel:", rf"^s:(?P<step>\d{{1,12}}) tel:(?P<loss>{NUMBER})\s*$")
+_LAST = note("end", " tel:", _EVALUATED.pattern)
 _IN_MAIN_LOG = {"loss": Field(name="loss"), "lr": Field(name="learning_rate"), "norm": Field(name="grad_norm")}
 
 
 class _MainLog:
-    """The steps of llm.c's `main.log`."""
+    """The steps of llm.c's `main.log`, and its end: an evaluation out of turn, behind the step before it."""
+
+    def __init__(self) -> None:
+        self._every: int | None = None  # steps from one evaluation to the next
+        self._evaluated: int | None = None
+        self._trained = -1
 
     def __call__(self, line: str) -> Iterator[Found]:
+        if found := _EVALUATED.pattern.match(line):
+            step = int(found["step"])
+            if self._every and step % self._every and step == self._trained + 1:
+                yield _LAST, {"planned_steps": step}
+            elif self._evaluated is not None and self._every is None and step > self._evaluated:
+                self._every = step - self._evaluated
+            self._evaluated = step
         if found := _TRAINED.match(line):
             pairs = [(key, found[key]) for key in _IN_MAIN_LOG if found[key]]
-            yield Reading(values={"step": int(found["step"]), **read_values(pairs, _IN_MAIN_LOG).values})
+            self._trained = int(found["step"])
+            yield Reading(values={"step": self._trained, **read_values(pairs, _IN_MAIN_LOG).values})
 
 
 FAMILY = Family(
@@ -48,7 +62,7 @@ FAMILY = Family(
     },
     counted_from=1,
     custom_reader=_MainLog,
-    custom_words=(" trl:",),
+    custom_words=(" trl:", " tel:"),
     notes=(
         _EVALUATED,
         note("start", " and total_batch_size=",
