@@ -193,11 +193,12 @@ def judge(
     """The verdict on the logs of one run: a file, several, or their folder; of a run directory, once more.
 
     `against` is the configuration that was run, whose targets are checked, `overrides` are its. `steps` is how many
-    were planned, if neither says it. `policy` says which count for speed, `convention` how FLOPs are counted. With `published` (fraction, 0.1), the nearest published
-    result is a target with this tolerance. `family` is the logs' trainer, `pattern` a file that says how the
-    step lines of another trainer look. With `out`, the result becomes a run directory for `load_run` and `compare`; of
-    a run directory, metrics.json and verdict.json are written again. Raises InputError for logs that cannot be read or
-    say nothing of training, a folder with several runs, a run that goes on, and arguments that are wrong.
+    were planned, if neither it nor the log says so. `policy` says which steps count for speed, `convention` how FLOPs
+    are counted. With `published` (fraction, 0.1), the nearest published result is a target with this tolerance.
+    `family` is the logs' trainer, `pattern` a file that says how the step lines of another trainer look. With `out`,
+    the result becomes a run directory for `load_run` and `compare`; of a run directory, metrics.json and verdict.json
+    are written again. Raises InputError for logs that cannot be read or say nothing of training, a folder with several
+    runs, a run that goes on, and arguments that are wrong.
     """
     paths = [Path(logs)] if isinstance(logs, (str, PathLike)) else [Path(each) for each in logs]
     if not paths:

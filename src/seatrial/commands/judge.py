@@ -217,12 +217,10 @@ def _judge(
     documents: Documents, record: Sequence[Event], spec: RunSpec | None, options: JudgeOptions
 ) -> tuple[RunReport, Verdict]:
     if options.steps is not None and spec is not None:
-        why, fix = "the configuration says how many steps were planned", "omit it, or override the configuration's own key"
+        why, fix = "the configuration says how many steps were planned", "omit it, or override that"
         raise InputError.single("two-answers", "--steps", why, fix)
     policy = options.policy or metrics.DEFAULT_POLICY
-    measured = metrics.measure(
-        record, spec, planned_steps=options.steps, convention=options.convention, policy=policy
-    )
+    measured = metrics.measure(record, spec, planned_steps=options.steps, convention=options.convention, policy=policy)
     if options.published is not None:
         spec = _with_published_target(spec, measured, options.published)
     plan = documents.get("plan.json")

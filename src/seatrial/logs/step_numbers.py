@@ -76,9 +76,7 @@ def _numbered(held: Sequence[Event]) -> Iterator[Event]:
             yield event
 
 
-def _planned(
-    steps: Sequence[int], own: Sequence[Step], totals: Mapping[str, float], asked: float | None
-) -> int | None:
+def _planned(steps: Sequence[int], own: Sequence[Step], totals: Mapping[str, float], asked: float | None) -> int | None:
     """How many steps the run was to do, where nothing says so but its end: as many as it did."""
     epochs = [step.reported.get(EPOCH) for step in own]
     if _is_at_end(steps, epochs, totals, asked) or _schedule_ran_out(own, epochs, totals):
@@ -115,7 +113,7 @@ def _end_of_schedule(steps: Sequence[int], own: Sequence[Step], done: tuple[floa
         return None
     last, stride = steps[-1], steps[-1] - steps[-2]
     for power in (1.0, 0.5):  # a cosine ends as a parabola does
-        before, after = (rate**power for rate in rates)
+        before, after = (math.pow(rate, power) for rate in rates)
         end = last + stride * after / (before - after)
         if done[0] - 1 <= end <= done[1] + 1 and end < last + stride:
             return max(last, min(round(end), math.floor(done[1])))

@@ -68,8 +68,8 @@ def measure(
     """What the events of a run amount to; they come in the order of time, from any number of processes.
 
     `spec` is what was run: in a rehearsal, the rehearsed one; None: no configuration is known, but perhaps the
-    `planned_steps`. `convention` is how FLOPs are counted, None: as the log does, as far as that is recognised. `policy` is a name of POLICIES. Raises
-    KeyError for an unknown convention or policy.
+    `planned_steps`. `convention` is how FLOPs are counted, None: as the log does, as far as that is recognised.
+    `policy` is a name of POLICIES. Raises KeyError for an unknown convention or policy.
     """
     events = Recording.of(events)
     found = records(events)
