@@ -99,6 +99,7 @@ def test_what_one_node_has_not(make_site: Callable[..., Site3]) -> None:
     assert row.count("ERROR") == 1
 
 
+@pytest.mark.slow
 def test_the_network_is_not_as_named(make_site: Callable[..., Site3]) -> None:
     site = make_site(3, containers=False)
     first, second, third = site.cluster.nodes
@@ -170,6 +171,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_hostile_nodes_stay_bounded_and_inert(make_site: Callable[..., Site3], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "NODE_SECONDS", 6.0)
     monkeypatch.setattr(probing, "MEET_SECONDS", 2.0)

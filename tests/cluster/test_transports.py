@@ -170,6 +170,7 @@ def greeted(node: Node) -> socket.socket | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_why_a_host_cannot_be_used_is_told_with_its_fix(
     make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, transport: str
@@ -268,6 +269,7 @@ def test_what_was_written_is_waited_for_after_the_end(make_programs: Callable[..
     assert [len(log) for log in programs.logs()] == [MANY_BYTES + 8] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_host_is_not_blamed_while_nobody_listens_and_is_left_when_it_says_nothing(
     make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, transport: str

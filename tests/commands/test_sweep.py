@@ -45,6 +45,7 @@ def test_layouts_are_ranked_and_check_accepts_them(tmp_path: Path) -> None:
         assert planned["expected"]["memory_bytes"] == pytest.approx(each["memory_bytes"])
 
 
+@pytest.mark.slow
 def test_the_table_says_why_the_others_lose(tmp_path: Path) -> None:
     text = seatrial("plan", str(RECIPE), "--sweep", cwd=tmp_path).stdout
     assert "# Layouts, the fastest first" in text

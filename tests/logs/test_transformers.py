@@ -63,6 +63,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], t
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bar", ["bar", "plain", "late"])
 @pytest.mark.parametrize("every", [1, 5])
 def test_what_the_trainer_itself_prints(

@@ -328,6 +328,7 @@ def test_an_interrupt_ends_everything_with_exit_code_0(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"runs", "data"}
 
 
+@pytest.mark.slow
 def test_a_killed_scanner_is_started_again(tmp_path: Path) -> None:
     make(tmp_path / "runs" / "one")
     with serving(tmp_path / "runs", data=tmp_path / "data") as server:
@@ -338,6 +339,7 @@ def test_a_killed_scanner_is_started_again(tmp_path: Path) -> None:
         server.wait("/", "<b>2</b> runs")
 
 
+@pytest.mark.slow
 def test_what_was_read_is_there_at_once_the_next_time(tmp_path: Path) -> None:
     many_runs.write(tmp_path / "runs", 40)
     for _ in range(2):

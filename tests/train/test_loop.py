@@ -235,6 +235,7 @@ def test_patience_is_not_made_anew_by_a_resume(tmp_path):
     assert "training stopped early after step 7: the last 3 evaluations were no better than" in again.stdout
 
 
+@pytest.mark.slow
 def test_everything_beside_the_steps(tmp_path):
     spec = replace(
         TEXT,
@@ -340,6 +341,7 @@ def read_until(process: subprocess.Popen, text: str) -> None:
     assert any(text in line for line in process.stdout)
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_run_behind_a_step_and_another_run_goes_on_there(learned, tmp_path):
     checkpoint = Checkpoint(enabled=True, resume=True, keep=None)
     spec = replace(TEXT, steps=100, optimizer=replace(TEXT.optimizer, decay_steps=40), checkpoint=checkpoint)

@@ -96,6 +96,7 @@ def test_on_the_same_mesh_it_goes_on_to_the_bit(whole, killed, tmp_path):
     assert committed(out) == [20, 40]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [{"fsdp": 2, "tensor": 2}])
 def test_on_another_mesh_it_goes_on_within_rounding(mesh, whole, killed, tmp_path):
     out = copy(killed, tmp_path)

@@ -128,6 +128,7 @@ def test_a_pod_that_was_killed_for_its_memory_is_named(tmp_path: Path) -> None:
     assert fault["where"].endswith("-node-0-1")
 
 
+@pytest.mark.slow
 def test_what_a_real_cluster_reported_of_a_drained_node_is_the_verdict(tmp_path: Path) -> None:
     person = Person(tmp_path)
     shutil.copy(RECORDED / "drain.jsonl", person.folder / "reports.jsonl")
@@ -151,6 +152,7 @@ def test_silence_ends_nothing_and_ctrl_c_deletes_what_waits(tmp_path: Path) -> N
     assert person.asked("delete")
 
 
+@pytest.mark.slow
 def test_a_jobset_that_waits_is_stopped_and_its_launcher_sees_it(tmp_path: Path) -> None:
     person = Person(tmp_path, jobset(), pod(0, "Pending", state=waiting("ContainerCreating")))
     run = person.run()
