@@ -35,10 +35,10 @@ def test_our_own_trainer_s_memory_is_what_the_compiler_says(gib: float, spec: Ru
 Near = tuple[int, int, float, float]
 NEAR: dict[tuple[int, str], tuple[Near, Near]] = {
     (2026, "calibration"): ((118, 109, -0.06, 0.41), (92, 90, -0.06, 0.06)),
-    (2027, "calibration"): ((102, 96, -0.08, 0.16), (87, 83, -0.07, 0.16)),
-    (2028, "calibration"): ((87, 86, -0.05, 0.06), (78, 77, -0.05, 0.06)),
+    (2027, "calibration"): ((111, 99, -0.16, 0.64), (87, 83, -0.07, 0.16)),
+    (2028, "calibration"): ((90, 88, -0.05, 0.15), (78, 77, -0.05, 0.06)),
     (2029, "calibration"): ((38, 38, -0.05, 0.03), (35, 35, -0.05, 0.03)),
-    (2029, "held back"): ((19, 19, -0.03, 0.04), (18, 18, -0.03, 0.04)),
+    (2029, "held back"): ((52, 48, -0.04, 1.16), (42, 40, -0.04, 0.07)),
 }
 
 
