@@ -51,7 +51,7 @@ BENIGN = re.compile(
     r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b(?!: detected keyboardinterrupt,)"
     r"|retrying\b|entering retry loop|will retry\b|skipping\b|adjusting timeout"
     r"|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
-    r"|search for `\w+' in https|\] unable to initialize backend"  # JAX tries all that it knows
+    r"|search for `\w+' in https|(?:\]|xla_bridge::) unable to initialize backend"  # JAX tries all that it knows
     r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
     # An experiment tracker that does not reach its server: training goes on without it.
     r"|\b(?:wandb|comet (?:warning|error)): .*(?:network|connection|timed out|timeout|heartbeat|unreachable)"

@@ -13,8 +13,10 @@ from functools import cache
 from typing import Any
 
 from seatrial.events import Fault
+from seatrial.logs import launches
 from seatrial.logs.fault_table import BENIGN, ECHO, KINDS, FaultKind, Pattern, patterns
 from seatrial.logs.lines import read_prefix
+from seatrial.logs.logged import Logged, speaker_of_logged
 from seatrial.logs.messages import WORDS, Message, begun
 
 __all__ = ["KINDS", "FaultKind", "FaultScanner", "classify"]
@@ -37,6 +39,8 @@ _BLOCK_WORDS = {
     "error waiting on exit barrier": "ignored",  # torchrun's other agent was gone first; all workers had ended before
     "retry attempt failed": "ignored",  # wandb; the next attempt may not
     "childfailederror": "elastic",
+    "above exception": "chain",
+    **dict.fromkeys(launches.WORDS, "launch"),
     **dict.fromkeys(WORDS, "message"),
 }
 _IGNORED = tuple(word for word, kind in _BLOCK_WORDS.items() if kind == "ignored")
@@ -45,6 +49,10 @@ _LOGGED = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+:\d+\](?= |$)")
 _EXCEPTION = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Failure|Fault|Warning|Timeout|Found)"
     r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::|\s*$)"
+)
+# Of several ranks that raise at once: their names, then what each says, "KeyErrorKeyError: : 'a''a'".
+_GLUED = re.compile(
+    r"(?:[A-Za-z_][\w.]*?\.)??(?P<name>[A-Z]\w*?(?:Error|Exception|Interrupt))(?:[\s:]*(?P=name))+[\s:]*(?P<says>.*?)[\s:]*$"
 )
 # What follows on the source code in a traceback.
 _ANY_EXCEPTION = re.compile(
@@ -65,6 +73,7 @@ _BESIDE = re.compile(
     r'(?P<program>wandb|mlflow|comet|neptune|clearml(?:-\w+)?|aim|swanlab|trackio|huggingface-cli|hf)",'
 )
 _RETRIED = re.compile(r"entering retry loop|\bwill retry\b|\b[Rr]etrying\b")
+OF_OTHER_RANKS = 3  # lines, at most, that they print into an error of syntax
 UNTIL_RETRIED = 3  # lines, at most, between such an exception and that
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _TASK = re.compile(r"/task:(\d+)\b")
@@ -75,6 +84,11 @@ _INDENTED = "  "  # what that summary puts before each line of a worker's traceb
 _SIGNALS = {9: "killed", 15: "terminated", 11: "segfault", 7: "bus_error", 6: "aborted"}
 _TASKS_OF = {"start_barrier": "process_missing", "heartbeat_lost": "heartbeat_lost"}  # lists follow on these
 _OF_EXIT = ("bad_exit", "job_failed")
+# What a program that only warns of these does without; where it cannot, it says so at another level, or raises.
+_OF_SETUP = {"dataset_error", "checkpoint_error", "config_error", "mesh_mismatch", "module_missing", "access_denied"}
+_WARNING = re.compile(
+    r"(?!.{0,160}\b(?:ERROR|CRITICAL|FATAL)\b)(?:.{0,120}?(?<![\w-])(?:WARNING|WARN|Warning)(?=[\s:\]|)])|W\d{4} \d\d:)"
+)
 _KINDS_OF_NAME = {"KeyboardInterrupt": "interrupted", "SystemExit": ""}
 
 Key = tuple[int, str, int | None, str | None]  # process, source, rank, host
@@ -100,6 +114,9 @@ class _Block:
     message: Message | None = None
     is_traced: bool = False  # the lines that come are the traceback of the entry
     later: list[Fault] = field(default_factory=list)  # exceptions that came after the first observed failure
+    frames: launches.Frames | None = None
+    odd: int = 0  # lines that are neither indented nor an exception
+    speaker: str = ""  # whose logger printed it, if that is known
 
 
 @dataclass(slots=True)
@@ -140,6 +157,11 @@ class FaultScanner:
         self._blocks: dict[Key, _Block] = {}
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._speakers: dict[str, Key] = {}  # by source, the rank that began the last message
+        self._launches = launches.Launches()
+        self._chains: dict[Key, tuple[int, bool]] = {}  # where the last traceback began, and if one is to follow on it
+        self._logged = Logged()
+        self._last: dict[str, dict[str, Any]] = {}  # by source, the last line with a fatal fault
+        self._about: dict[str, Any] = {}  # the last of all
 
     def scan(
         self,
@@ -157,6 +179,8 @@ class FaultScanner:
         candidates = self._skeletons.get(skeleton)
         if candidates is None:
             candidates = self._candidates(skeleton)
+        if self._logged.is_waiting:
+            self._logged.hear(line)
         if not candidates and not self._blocks:
             return []
         key = (process, source, rank, host)
@@ -168,7 +192,15 @@ class FaultScanner:
             "process": process, "source": source, "wall_time": wall_time, "rank": rank, "host": host,
             "line": line_number, "text": line,
         }  # fmt: skip
-        return [fault for found in self._read(line, key, candidates, about) if (fault := self._folded(found))]
+        known = self._launches.count
+        found = list(self._read(line, key, candidates, about))
+        if self._launches.count > known:
+            self._groups.clear()  # what the next launch has in common with the last one is news
+        for fault in found:
+            if KINDS[fault.fault].severity == "fatal" and KINDS[fault.fault].role != "victim":
+                self._launches.fail(source, fault.line or 0)
+                self._last[source] = self._about = about
+        return [folded for fault in found if (folded := self._folded(fault))]
 
     def is_innocent(self, skeleton: bytes) -> bool:
         """True if no line of this skeleton shows a fault, as far as it is not part of one that has begun."""
@@ -187,8 +219,8 @@ class FaultScanner:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a fault has begun whose further lines are still to come."""
-        return bool(self._blocks)
+        """True if a fault has begun whose further lines are still to come, or that may not have been one."""
+        return bool(self._blocks) or self._logged.is_waiting
 
     def progressed(self) -> list[Fault]:
         """A step was done: whatever was said before it did not stop the run."""
@@ -207,7 +239,11 @@ class FaultScanner:
         self._blocks.clear()
         held = [group.held for group in self._groups.values() if group.held]
         self._groups.clear()
-        return found + held
+        ends, self._launches = self._launches.ends, launches.Launches()
+        again = [_launched_again(self._last[source], end) for source, end in ends.items() if source in self._last]
+        went_on, self._logged = self._logged.went_on, Logged()
+        alive = [_went_on(self._about, exception) for exception in went_on] if self._about else []
+        return found + held + again + alive
 
     def _cut_off(self, key: Key, block: _Block) -> Iterator[Fault]:
         """What is known of a block whose end the log does not have."""
@@ -271,8 +307,13 @@ class FaultScanner:
             elif candidate == "headless":
                 if key not in self._blocks and _FRAME.match(text := _bare(line)):
                     self._raised(self._open(key, candidate, about), text, key, about)
+            elif candidate == "chain":
+                self._chains[key] = (self._chains.get(key, (about["line"], False))[0], True)
+            elif candidate == "launch":
+                self._launches.hear(key[1], line[read_prefix(line).length :], about["line"])
             elif candidate != "message" and not (candidate == "traceback" and block and _is_over(block)):
-                self._open(key, candidate, about)
+                opened = self._open(key, candidate, about)
+                opened.speaker = speaker_of_logged(line) if candidate == "traceback" else ""
         if rows:
             yield from self._match(line, rows, key, about)
 
@@ -305,6 +346,8 @@ class FaultScanner:
             for pattern in rows:
                 found = pattern.regex.search(text)
                 if not found or (echo and pattern.kind not in _OF_EXIT):
+                    continue
+                if pattern.kind in _OF_SETUP and _WARNING.match(text):
                     continue
                 if pattern.kind == "worker_failed" and found.groupdict().get("exit_code", "") is None:
                     break  # the head of a block whose entries say more
@@ -343,22 +386,32 @@ class FaultScanner:
 
     def _raised(self, block: _Block, text: str, key: Key, about: dict[str, Any]) -> list[Fault] | None:
         """The faults of a traceback by its next line; none before the last one, None if it is no traceback."""
+        frames = block.frames = block.frames or launches.Frames(self._began(key, block))
         if text[:1].isspace():
+            self._launches.trace(key[1], frames, text)
             if not block.found and (beside := _BESIDE.match(text)):
                 block.program = beside["program"]
             block.found += 1
             return []  # source code, or where it stands
+        text = unglued(text)
         last = _EXCEPTION.match(text) or (_ANY_EXCEPTION.match(text) if block.found else None)
+        if not last and not frames.names_function and block.odd < OF_OTHER_RANKS:
+            block.odd += 1
+            return [] if block.kind == "headless" else None
         if block.kind == "headless" and (not last or last["name"].endswith("Warning")):
             del self._blocks[key]  # a stack that was printed for another reason
             return None
         if not last:
             return None
         name = last["name"].rpartition(".")[2]
+        self._launches.raised(key[1], frames, name)
         if block.kind == "ignored":
             block.kind, block.lines = "over", 0
             return []
         del self._blocks[key]
+        if len(self._chains) > MAX_BLOCKS:
+            self._chains.clear()
+        self._chains[key] = frames.since, False
         if name == "ChildFailedError":
             return block.held or None
         if self._begin(text, key, about, kind="exception"):
@@ -369,11 +422,20 @@ class FaultScanner:
             return block.held
         if _OF_HTTP.match(last["name"]):
             block.held = [fault for fault in block.held if fault.fault != "peer_lost"]
-        faults = [*block.held, *_named_in(kind, about, {**_facts_of(kind, text), "program": block.program}, text)]
+        groups = {**_facts_of(kind, text), "program": block.program}
+        if block.speaker:
+            groups["logged"] = f"{name} in {frames.last}"
+            self._logged.raised(block.speaker, groups["logged"])
+        faults = [*block.held, *_named_in(kind, about, groups, text)]
         if kind in _TASKS_OF or not _OF_CLIENTS.match(last["name"]):
             return [*faults, *self._listed(kind, text, key, about)]
         self._blocks[key] = _Block("held", block.first, held=faults)
         return []
+
+    def _began(self, key: Key, block: _Block) -> int:
+        """The line that a traceback begins with, or the first of those that it follows on."""
+        began, is_chained = self._chains.get(key, (0, False))
+        return began if is_chained else int(block.first["line"])
 
     def _after_exception(
         self, block: _Block, text: str, key: Key, is_more: bool
@@ -387,7 +449,7 @@ class FaultScanner:
             return None, ()
         if block.chained and (text.startswith("Traceback (most recent call last)") or _FRAME.match(text)):
             block.kind = "traceback" if block.kind == "held" else "ignored"
-            block.found, block.lines, block.chained = 0, 0, False
+            block.found, block.lines, block.chained, block.frames = 0, 0, False, None
             return block, ()
         block.lines += 1
         retried = _RETRIED.search(text)
@@ -407,6 +469,7 @@ class FaultScanner:
         if not match:
             block.root = block.root or text.startswith("Root Cause")
             if text.startswith("=====") and block.root and block.found:
+                self._launches.end_summary(key[1], about["line"])
                 del self._blocks[key]
                 return [*block.held, *block.later] or None
             return None
@@ -421,6 +484,8 @@ class FaultScanner:
         block.entry[name] = value
         block.last = about
         if name == "exitcode":
+            worker = block.entry.get("host", ""), block.entry.get("rank", "")
+            self._launches.summarise(key[1], worker, text)
             block.found += 1
             block.held = [_worker(block, about)]
         return done
@@ -431,6 +496,7 @@ class FaultScanner:
         if line == text and text.strip():
             block.is_traced = False
             return None
+        line = unglued(line)
         last = None if line[:1].isspace() else _EXCEPTION.match(line) or _ANY_EXCEPTION.match(line)
         if not last or line.startswith(_CHAINED):
             return []
@@ -464,6 +530,16 @@ class FaultScanner:
             return fault
         group.held = fault
         return None
+
+
+def unglued(text: str) -> str:
+    """The last line of a traceback, said once: several ranks that raise at once print into each other."""
+    found = _GLUED.match(text) if len(text) <= WINDOW else None
+    if found is None or found["name"] * 2 not in text:
+        return text
+    says = found["says"]
+    size = next((n for n in range(1, len(says) // 2 + 1) if says == says[:n] * (len(says) // n)), len(says))
+    return f"{found['name']}: {says[:size].strip()}"
 
 
 def _kind_of(name: str, text: str) -> str:
@@ -524,7 +600,7 @@ def _facts_of(kind: str, text: str) -> dict[str, Any]:
 
 _NUMBERS = (
     "rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device", "pid",
-    "waits_for", "reporter",
+    "waits_for", "reporter", "until",
 )  # fmt: skip
 
 
@@ -565,6 +641,18 @@ def _fault(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) 
         text=text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…",
         facts=facts,
     )
+
+
+def _launched_again(last: dict[str, Any], end: int) -> Fault:
+    """The word that the launches before the last one end on this line of their log."""
+    text = f"all up to line {end} is of earlier launches"
+    return _fault("launched_again", {**last, "rank": None, "host": None, "line": end}, {"until": str(end)}, text)
+
+
+def _went_on(last: dict[str, Any], exception: str) -> Fault:
+    """The word that a process went on behind an exception that its logger had printed."""
+    text = f"a process went on behind {exception}"
+    return _fault("went_on", {**last, "rank": None, "host": None}, {"logged": exception}, text)
 
 
 def _counted(fault: Fault, count: int) -> Fault:

@@ -81,7 +81,8 @@ class Reading:
 
     A loss beside the loss is in `values` by its own key, where it is not finite. `alike`: the numbers of a line that
     looks the same can be read one by one. `inferred`: the number of the step is that of a progress bar, which may have
-    been drawn for the step before.
+    been drawn for the step before. `redrawn`: a progress bar of the step's own parts (an epoch's batches) stands behind
+    it, drawn with a running mean of the loss each time that it moves.
     """
 
     values: Mapping[str, float]
@@ -89,6 +90,7 @@ class Reading:
     spans: tuple[Span, ...] = ()
     alike: bool = True
     inferred: bool = False
+    redrawn: bool = False
 
 
 Found = Reading | tuple[Note, Mapping[str, Any]]  # a step, or a note with what it says

@@ -85,11 +85,18 @@ class ProcessLog:
         }  # fmt: skip
 
     def step(
-        self, family: Family, fields: dict[str, Any], total: int | None, time: float | None, *, inferred: bool = False
+        self,
+        family: Family,
+        fields: dict[str, Any],
+        total: int | None,
+        time: float | None,
+        *,
+        inferred: bool = False,
+        redrawn: bool = False,
     ) -> Sequence[Event]:
         """A step line was read: all `fields` of its step, which are kept, but not the times.
 
-        `inferred`: the number of the step is a progress bar's.
+        `inferred`: the number of the step is a progress bar's. `redrawn`: it is the description of one.
         There is no event for a line that only repeats what another rank has said.
         """
         step = fields["step"]
@@ -110,7 +117,8 @@ class ProcessLog:
             self._hear_others()
         fields["wall_time"] = fields["monotonic_time"] = self.wall_time
         self._add_figures(fields)
-        started = (self._start(family, total, timed=time is not None, inferred=inferred),) if begins else ()
+        said = {"steps_inferred": inferred, "steps_redrawn": redrawn}
+        started = (self._start(family, total, timed=time is not None, said=said),) if begins else ()
         if self._full_batch is not None and fields["reported"].get("global_batch_size", math.inf) < self._full_batch:
             fields["phase"] = "batch_rampup"
         self._total = self._total if total is None else total
@@ -266,7 +274,7 @@ class ProcessLog:
             return False
         return _same(said["seconds"], seconds) or loss is not None
 
-    def _start(self, family: Family, total: int | None, *, timed: bool, inferred: bool) -> RunStarted:
+    def _start(self, family: Family, total: int | None, *, timed: bool, said: Mapping[str, bool]) -> RunStarted:
         announced = self._begins
         self._family, self._begins, self._total = family, False, total
         self._recent = [None] * RANKS_APART
@@ -289,7 +297,7 @@ class ProcessLog:
         }  # fmt: skip
         facts |= {"objective": family.objective} if family.objective else {}
         facts |= {"loss_optional": True} if family.loss_optional else {}
-        facts |= {name: True for name, holds in (("unannounced", not announced), ("steps_inferred", inferred)) if holds}
+        facts |= {name: True for name, holds in {"unannounced": not announced, **said}.items() if holds}
         device_kind = str(facts.pop("device_kind", ""))
         host = str(facts.pop("host", self._host))
         return RunStarted(**self._when, attempt=self._attempt, host=host, device_kind=device_kind, facts=facts, **own)

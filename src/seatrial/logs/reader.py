@@ -418,7 +418,7 @@ class Reader:
             self._learn(family, reading, line, log, fields)
         if reading.spans and (where := find_time(line.text, reading.spans[0][0])):
             time = seconds_since_epoch(line.text[slice(*where)])
-        return [*before, *log.step(family, fields, total, time, inferred=reading.inferred)]
+        return [*before, *log.step(family, fields, total, time, inferred=reading.inferred, redrawn=reading.redrawn)]
 
     def _note(self, remark: Remark, line: Line) -> Sequence[Event]:
         """A note is about the process that printed it, or, if another reports the steps, about that one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from seatrial.logs.grammar import PHASES, Family, Note, Reading, Span, read_values
@@ -11,6 +12,8 @@ from seatrial.logs.lines import Prefix
 from seatrial.logs.numbers import find_time, seconds_since_epoch
 
 LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
+# A progress bar whose description a step is.
+_PROGRESS = re.compile(r"\d%\|[^|]{0,1000}\| *\d+/(?P<total>\d+) \[")
 LONGEST_NUMBER = 18  # digits of a step; more are none, and `int` refuses thousands of them
 
 
@@ -40,7 +43,11 @@ def readings_of(family: Family, text: str) -> Iterator[Reading]:
         if any(len(head[name] or "") > LONGEST_NUMBER for name in ("step", "total") if name in head.re.groupindex):
             continue
         if not family.whole or family.whole.search(text, head.end(), end):
-            yield _reading(family, head, [*family.pair.finditer(text, head.end(), end)])
+            drawn = _PROGRESS.search(text, head.end(), end)
+            total = head["total"] if "total" in head.re.groupindex else None
+            is_of_parts = drawn is not None and drawn["total"] != total
+            reading = _reading(family, head, [*family.pair.finditer(text, head.end(), end)])
+            yield replace(reading, redrawn=True) if is_of_parts else reading
 
 
 def _reading(family: Family, head: re.Match[str], pairs: Sequence[re.Match[str]]) -> Reading:

@@ -226,13 +226,14 @@ def find_contradictions(events: Iterable[Event]) -> tuple[Contradiction, ...]:
     A copy of a line says the same loss. A program that starts again does its last steps once more, from a checkpoint
     on, and may find other losses: it goes back and then forward through every step. Where a step comes twice in a row,
     or the lines go back and the ones before go on afterwards, two of them write at the same time. Steps whose numbers
-    are a progress bar's do not count.
+    are a progress bar's do not count, and no step that comes twice in a row where it is the description of one.
     """
     course = _Losses()
     inferred, source = False, ""
     for event in events:
         if isinstance(event, RunStarted):
             inferred, source = event.facts.get("steps_inferred") is True, str(event.facts.get("source", ""))
+            course.is_redrawn = event.facts.get("steps_redrawn") is True
             if not event.facts.get("unannounced"):
                 course.begin()
         elif isinstance(event, Step) and not inferred:
@@ -251,6 +252,7 @@ class _Losses:
     last: int | None = None
     broken: int | None = None  # the last step before the lines went back
     redone: list[Contradiction] = field(default_factory=list)  # since then
+    is_redrawn: bool = False
     agrees: bool = False  # whether a loss since then was the same as before
     found: dict[int, Contradiction] = field(default_factory=dict)
     tangles: list[list[Contradiction]] = field(default_factory=list)
@@ -269,7 +271,7 @@ class _Losses:
         differs = len(losses) == 2 and not _same(*losses)
         contradiction = Contradiction(process=step.process, source=source, step=step.step, losses=losses)
         if step.step == last:
-            if differs:
+            if differs and not self.is_redrawn:
                 self.found.setdefault(step.step, contradiction)
             return
         if step.step < last:

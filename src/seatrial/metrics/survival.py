@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from seatrial.events import IN_ORDER, Checkpoint, Fault, RunEnded, RunStarted
+from seatrial.events import IN_ORDER, Checkpoint, Event, Fault, RunEnded, RunStarted
+from seatrial.logs.faults import KINDS
 from seatrial.metrics.causes import FaultRecord
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.record import LAUNCHER, Record
@@ -44,6 +45,9 @@ class Timeline:
         self._courses = dict(sorted(begun, key=lambda each: each[1].first))
         self._whole = self._courses.get(main.process, _Course())
         self._earlier = _ends_of_earlier_jobs(events)
+        for source, end in _ends_of_earlier_launches(events, done=done).items():
+            self._earlier[source] = max(end, self._earlier.get(source, 0))
+        self._went_on = {_logged(event) for event in events.others if _is_of(event, "went_on")} - {None}
 
     def faults(self) -> tuple[float, tuple[FaultRecord, ...]]:
         """The seconds from the first event to the last, and the faults with what came after them."""
@@ -73,6 +77,8 @@ class Timeline:
             return index < self._whole.restart  # it has watched each attempt to its end
         if fault.line is not None and fault.line <= self._earlier.get(fault.facts.get("source"), 0):
             return True
+        if _logged(fault) in self._went_on:
+            return True
         if not placed and len(self._whole.at):
             return None
         at_parting = self._done and (fault.fault in _PARTING or _of_a_kernel(fault) or self._of_what_follows(fault))
@@ -98,7 +104,36 @@ class Timeline:
         return ended.exit_code == 0 or (ended.exit_code is None and said_before)
 
 
-def _ends_of_earlier_jobs(events: Recording) -> Mapping[object, int]:
+def _is_of(event: Event, kind: str) -> TypeGuard[Fault]:
+    return isinstance(event, Fault) and event.fault == kind
+
+
+def _logged(fault: Fault) -> tuple[object, str] | None:
+    """The log and the exception that a logger printed there; None of any other fault."""
+    exception = fault.facts.get("logged")
+    return (fault.facts.get("source"), str(exception)) if exception else None
+
+
+def _ends_of_earlier_launches(events: Recording, *, done: bool) -> Mapping[object, int]:
+    """By source, the last line before its last launch.
+
+    Where all steps were done, only a failure of the last launch says that it was one of the training.
+    """
+    faults = [event for event in events.others if isinstance(event, Fault) and event.line is not None]
+    last = {
+        event.facts.get("source"): event.line
+        for event in faults
+        if KINDS[event.fault].severity == "fatal" and KINDS[event.fault].role != "victim"
+    }
+    ends = {event.facts.get("source"): event.facts.get("until") for event in faults if _is_of(event, "launched_again")}
+    return {
+        source: end
+        for source, end in ends.items()
+        if isinstance(end, int) and (not done or (last.get(source) or 0) > end)
+    }
+
+
+def _ends_of_earlier_jobs(events: Recording) -> dict[object, int]:
     """By source, the line at which the last job ended that another one follows in the same log: it is all over."""
     found: dict[object, int] = {}
     ended: dict[object, tuple[str, int]] = {}
