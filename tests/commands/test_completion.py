@@ -31,7 +31,7 @@ TINY = ROOT / "configs" / "native" / "tiny-text.json"
 # Numbers, names that are the user's own, addresses, commands of other machines.
 FREE = {
     "fail_if_slower", "host", "limit", "metrics_port", "pick", "port", "price_per_device_hour", "project", "published",
-    "python", "queue_deadline", "retries", "seconds", "tokens", "url", "variables",
+    "python", "queue_deadline", "retries", "seconds", "steps", "tokens", "url", "variables",
 }  # fmt: skip
 # A command remembers how its first context spelled --help.
 ALONE = click.Context(app, info_name="seatrial", **app.context_settings)

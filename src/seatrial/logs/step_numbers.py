@@ -148,7 +148,7 @@ def step_numbers(
 
 
 def _done(totals: Mapping[str, float], planned: int | None) -> tuple[float, float] | None:
-    """Between how many and how many steps were done, or planned where no bar says how many were done."""
+    """Between how many and how many steps were done, or planned where no progress bar says how many were done."""
     if "steps" in totals:
         return (totals["steps"],) * 2
     seconds, rate = (totals.get(name, 0.0) for name in ("run_seconds", "steps_per_second"))
