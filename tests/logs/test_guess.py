@@ -228,6 +228,10 @@ def test_a_line_for_each_epoch_will_do(tmp_path: Path) -> None:
     [
         "Training complete!", "[2026-01-01 10:00:00] run complete @ step 40: 12 min", "Finished training",
         "=== fine-tuning has been successfully completed ===", "Training is done.",
+        "2026-01-01 10:00:00.123 | INFO     | __main__:fit:88 - Training completed!",
+        "2026-01-01 10:00:00.123 | SUCCESS  | lab.loop:fit:88 - training done", "INFO:__main__:Training finished",
+        "[10:00:00 loop.py:88] training done", "2026-01-01 10:00:00,123 - lab.loop - INFO - Finetuning complete!",
+        "[2026-01-01 10:00:00,123] INFO: [INFO] Training finished", "I0101 10:00:00.123 42 loop.py:88] Run complete",
     ],
 )  # fmt: skip
 def test_the_word_of_the_program_that_it_is_done_counts_if_the_guess_is_confirmed(end: str, tmp_path: Path) -> None:
@@ -238,7 +242,14 @@ def test_the_word_of_the_program_that_it_is_done_counts_if_the_guess_is_confirme
     assert judged(tmp_path, [*text[:-5], end, *text[-5:]], "generic").outcome == "inconclusive"
 
 
-@pytest.mark.parametrize("end", ["Epoch 1 training done", "Training of epoch 3 complete", "it was done by training"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Epoch 1 training done", "Training of epoch 3 complete", "it was done by training",
+        "INFO:__main__:Epoch 1 training done", "INFO:__main__:waiting until training completed",
+        "2026-01-01 10:00:00.123 | INFO     | __main__:fit:88 - Training completed epoch 2",
+    ],
+)  # fmt: skip
 def test_other_words_are_no_end(end: str, tmp_path: Path) -> None:
     assert judged(tmp_path, [*text_of("equals"), end], "generic").outcome == "inconclusive"
 
@@ -255,3 +266,9 @@ def test_the_count_of_epochs_is_no_step(tmp_path: Path) -> None:
     ]
     (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
     assert [each.step for each in steps(logs.read([tmp_path / "log.txt"]))] == [n * 10 for n in range(1, N + 1)]
+
+
+def test_an_mfu_above_1_is_in_percent(tmp_path: Path) -> None:
+    lines = [f"step {n} loss {loss_at(n):.4f} mfu {40 + n % 3}.5" for n in range(1, N)]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    assert steps(logs.read([tmp_path / "log.txt"]))[0].reported["mfu"] == pytest.approx(0.415)

@@ -409,7 +409,7 @@ LOGS_OF_OTHERS = {
     "fairseq": [
         "2026-03-01 10:00:01 | INFO | train_inner | epoch 001:    120 / 1000 loss=6.801, ppl=111.5, num_updates=120",
     ],
-    "chat_sft": ["step 00120 (12.00%) | loss: 1.680100 | lrm: 1.00 | dt: 331.20ms | tok/sec: 1,583,000 | mfu: 47.50"],
+    "chat_sft": ["Step 00120/00701 | Training loss: 1.680100| lrm: 0.800000| num_tokens: 10,112"],
 }
 
 

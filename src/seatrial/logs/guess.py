@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -63,15 +63,21 @@ _FIGURES: Mapping[str, Field] = {
     ),
 }  # fmt: skip
 
+# What a logger puts before a line: the time, the level, and maybe where in the program it is from.
+_LOGGED = (
+    r"(?:[^\n]{0,100}?\b(?-i:INFO|SUCCESS|NOTICE|LOGS?)\b[\s|:\]-]{1,12}"
+    r"(?:[\[(]?[\w.<>/]{1,60}(?::[\w.<>]{1,60}){0,2}[\])]?(?:\s*[|:-]\s*|\]\s*)){0,2}"
+    r"|[IN]\d{4} [\d:.]{8,18} {1,8}\d{1,9} [\w./]{1,60}:\d{1,6}\] )?"
+)
 # The program's own word that it is done, at the beginning of a line.
 _DONE = tuple(
     note(
         "end",
         literal,
-        r"(?i)^\W{0,8}(?:\[[^]]{1,40}\]\W{0,4})?(?:all |the |model )?(?:pre-?|fine-?)?(?:train(?:ing)?|tuning|run)"
+        rf"(?i)^{_LOGGED}\W{{0,8}}(?:\[[^]]{{1,40}}\]\W{{0,4}})?"
+        r"(?:(?:all |the |model )?(?:pre-?|fine-?)?(?:train(?:ing)?|tuning|run)"
         r"(?: (?:run|loop|process|job))?(?: (?:has|is|was))?(?: been)?(?: successfully)? (?:finished|completed?|done)\b"
-        r"(?!.{0,80}\bepoch)"
-        r"|^\W{0,8}(?:finished|completed|done)(?: with)? (?:the )?(?:pre-?|fine-?)?(?:training|tuning)\b(?!.{0,80}\bepoch)",
+        r"|(?:finished|completed|done)(?: with)? (?:the )?(?:pre-?|fine-?)?(?:training|tuning)\b)(?!.{0,80}\bepoch)",
     )
     for literal in ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE")
 )
@@ -131,6 +137,7 @@ def guess_from_rows(rows: Iterable[Row]) -> Guess | None:
 _AS_KEY = {
     ("loss", 1.0): "loss", ("seconds", 1.0): "seconds", ("seconds", 1000): "milliseconds",
     ("learning_rate", 1.0): "learning_rate", ("grad_norm", 1.0): "grad_norm", ("mfu", 1.0): "mfu",
+    ("mfu", 100): "mfu_percent",
 }  # fmt: skip
 
 
@@ -190,8 +197,8 @@ def _epoch_of(step: str, lines: Sequence[Mapping[str, str]]) -> str:
         if not all(epoch.isdecimal() and number.isdecimal() for epoch, number in texts):
             continue
         counts = [(int(epoch), int(number)) for epoch, number in texts]
-        anew = [before[0] < after[0] for before, after in pairwise(counts) if after[1] < before[1]]
-        if anew and all(anew):
+        back = [before[0] < after[0] for before, after in pairwise(counts) if after[1] < before[1]]
+        if back and all(back):
             return key
     return ""
 
@@ -216,7 +223,7 @@ def _is_step(key: str, lines: Sequence[Mapping[str, str]]) -> bool:
 def _stride(steps: Sequence[int], *, in_epochs: bool = False) -> int:
     """By how much the step grows from line to line; 0 where it does not always, but for copies and new beginnings.
 
-    `in_epochs`: with each epoch, it begins anew.
+    `in_epochs`: with each epoch, it begins again.
     """
     gaps = [after - before for before, after in pairwise(steps) if after != before]
     gaps = [gap for gap in gaps if gap > 0] if in_epochs else gaps
@@ -230,7 +237,8 @@ def _figure(key: str, lines: Sequence[Mapping[str, str]], stride: int) -> Field 
     """The field of another key; a time only with its unit, and in a log of every n-th step only if it is of a step."""
     known = _FIGURES.get(plain(key))
     if known is not None:
-        return known
+        is_percent = known.name == "mfu" and any((number(pairs[key]) or 0.0) > 1 for pairs in lines if key in pairs)
+        return replace(known, per=100) if is_percent else known
     units = {found[1] if (found := _SECONDS.search(pairs[key])) else "" for pairs in lines if key in pairs}
     if len(units) != 1 or "" in units or not _OF_A_STEP.search(key.replace("_", " ")):
         return None

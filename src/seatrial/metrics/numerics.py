@@ -10,6 +10,7 @@ from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from seatrial.events import REPORTED, Eval, Step
@@ -35,6 +36,7 @@ PLAIN_FALL = 1.5  # the median of the first third over that of the last
 BURST = 2.0  # nats above the lowest loss before, and `DIVERGED` times that: in runs too short for anything else
 FIRST_UPDATES = 3
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
+BEFORE_SPIKE = 9  # losses, whose median is where the loss had come to
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
 LEAST_LOSS_SCALE = 1.0
@@ -362,12 +364,30 @@ def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
 
 
 def _spikes(record: Record, high: float) -> Ranges:
-    """Steps with a finite loss above that; not those from which a run falls at the start."""
+    """Steps with a finite loss above that; not those from which a run falls at the start.
+
+    A noisy loss crosses any height more than once on its way down: it is a spike only where the loss had come to far
+    less before.
+    """
     found = [step for step in record.steps if step.loss is not None and math.isfinite(step.loss)]
     above = [step.loss is not None and step.loss > high > 0 for step in found]
+    if True not in above:
+        return ()
     start = above.index(False) if False in above else len(above)
     start = max(start, _thrown_off(found, above))
-    return ranges(step.step for step, is_above in zip(found[start:], above[start:], strict=True) if is_above)
+    losses = np.array([step.loss for step in found])
+    risen = losses > DIVERGED * _lowest_before(losses)
+    return ranges(found[place].step for place in range(start, len(found)) if above[place] and risen[place])
+
+
+def _lowest_before(losses: Values) -> Values:
+    """The lowest that the loss had come to before each, by the medians of a few in a row as soon as there are so many."""
+    lowest = np.minimum.accumulate(losses)
+    if len(losses) > BEFORE_SPIKE:
+        settled = np.median(sliding_window_view(losses, BEFORE_SPIKE), axis=1)
+        lowest[BEFORE_SPIKE - 1 :] = np.minimum.accumulate(settled)
+    before: Values = np.concatenate([lowest[:1], lowest[:-1]])
+    return before
 
 
 def _thrown_off(found: Sequence[Step], above: Sequence[bool]) -> int:

@@ -14,6 +14,7 @@ from seatrial.logs.families import (
     mlperf,
     modded_nanogpt,
     nanochat,
+    nanochat_mid,
     nanogpt,
     nanotron,
     olmo,
@@ -29,6 +30,6 @@ FAMILIES: dict[str, Family] = {
     module.FAMILY.name: module.FAMILY
     for module in (
         maxtext, megatron, nanotron, torchtitan, lightning, mlperf, transformers, olmo, composer, litgpt, torchtune,
-        nanogpt, nanochat, llmc, modded_nanogpt, levanter, verl, verl_sft, deepspeed,
+        nanogpt, nanochat, nanochat_mid, llmc, modded_nanogpt, levanter, verl, verl_sft, deepspeed,
     )
 }  # fmt: skip
