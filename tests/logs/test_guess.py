@@ -107,18 +107,19 @@ def test_a_loss_that_rises_by_a_guess_is_open(tmp_path: Path) -> None:
         [f"the loss of node {NOISE.randrange(9)} was {NOISE.random():.3f} at {NOISE.randrange(99)}" for _ in range(60)],
         [f"packet loss {NOISE.random():.2f}% on eth{n}" for n in range(60)],
         [f"step {n} of the installation is done" for n in range(60)],
-        [f"validation loss {loss_at(n):.4f} at step {n}" for n in range(60)],
         [f"step {n} loss scale: 65536.0" for n in range(60)],
         [f"step {NOISE.randrange(1000)} loss {loss_at(n):.4f}" for n in range(60)],
         [f"step {n} loss {n}" for n in range(60)],
         [f"step {n} loss {loss_at(n):.4f}" for n in range(3)],
         [f"step {n / 10} loss {loss_at(n):.4f}" for n in range(60)],
-        [f"elapsed 10 loss {loss_at(n):.4f}" for n in range(60)],
-        [f"elapsed {n * 10} loss {loss_at(n):.4f}" for n in range(60)],
+        [f"elapsed {n * 10} loss {loss_at(n):.4f}" for n in range(19)],
+        [f"elapsed {n * 10} loss {loss_at(n):.4f}{' rate 3' * (n % 2)}" for n in range(60)],
+        [f"packed kl_loss_coef={loss_at(n):.4f}" for n in range(60)],
+        [f"Test: [{n}/60] loss: {loss_at(n):.4f}" for n in range(60)],
         ["step loss " * 5000, "loss=" * 30_000, "a " * 30_000 + "loss", "loss 1.5 " * 9000],
         [],
     ],
-    ids=range(13),
+    ids=range(14),
 )  # fmt: skip
 @pytest.mark.parametrize("family", ["auto", "generic"])
 def test_it_finds_no_step_where_there_is_none(lines: list[str], family: str, tmp_path: Path) -> None:
@@ -272,3 +273,78 @@ def test_an_mfu_above_1_is_in_percent(tmp_path: Path) -> None:
     lines = [f"step {n} loss {loss_at(n):.4f} mfu {40 + n % 3}.5" for n in range(1, N)]
     (tmp_path / "log.txt").write_text("\n".join(lines))
     assert steps(logs.read([tmp_path / "log.txt"]))[0].reported["mfu"] == pytest.approx(0.415)
+
+
+def test_lines_without_any_step_are_counted_and_never_passed(tmp_path: Path) -> None:
+    lines = [f"[10:{n:02d}:00] loss: {loss_at(n):.4f}, grad_norm: 2.{n}" for n in range(60)]
+    assert judged(tmp_path, [*lines, "Training finished"], "generic").outcome == "inconclusive"
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+    assert [each.grad_norm for each in steps(logs.read([tmp_path / "log.txt"]))][:2] == [2.0, 2.1]
+    assert judged(tmp_path, [*lines, "[11:00:00] loss: nan, grad_norm: 2.5"]).outcome == "fail"
+
+
+def bars(epochs: int, *, total: int = N, named: bool = True, loss: Callable[[int], float] = loss_at) -> list[str]:
+    """The bars of a notebook, drawn twice at every second count, and those of an evaluation between them."""
+    lines = []
+    for epoch in range(1, epochs + 1):
+        for n in range(2, total + 1, 2):
+            said = f"{epoch}/{epochs}" if named else ""
+            bar = f"Epoch {said}: {100 * n // total:3d}%|██▌  | {n}/{total} [00:0{n % 9}<01:00,  3.2it/s"
+            lines += [f"\r{bar}]", f"\r{bar}, loss={loss(n + (epoch - 1) * total):.4f}]"]
+        lines += [f"\rValidating: 50%|██ | {n}/9 [00:01<00:01, 9it/s, loss=9.5]" for n in range(1, 10)]
+    return lines
+
+
+def test_progress_bars_with_a_loss_are_steps(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("\n".join(bars(2)) + "\n")
+    found = steps(logs.read([tmp_path / "log.txt"], "generic"))
+    assert [each.step for each in found] == list(range(2, 2 * N + 1, 2))
+    assert [each.loss for each in found[:2]] == [round(loss_at(2), 4), round(loss_at(4), 4)]
+    assert judged(tmp_path, bars(2)).outcome == "inconclusive"
+    assert judged(tmp_path, bars(2), "generic").outcome == "pass"
+    assert judged(tmp_path, bars(2)[:-30], "generic").outcome == "fail"
+    assert judged(tmp_path, bars(2, loss=lambda n: max(0.0, 1.5 - n / 40)), "generic").outcome != "pass"
+
+
+def test_bars_that_begin_again_without_a_word_do_not_say_how_many_steps_there_are(tmp_path: Path) -> None:
+    lines = bars(3, named=False)
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+    assert [each.step for each in steps(logs.read([tmp_path / "log.txt"]))][-1] == 3 * N
+    assert judged(tmp_path, lines, "generic").outcome == "inconclusive"
+    assert judged(tmp_path, [*lines, "Training complete"], "generic").outcome == "pass"
+
+
+EVALUATED = [f"Eval Epoch num {n} | val loss {loss_at(n):.4f} | dice 0.5" for n in range(0, 20, 2)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome"),
+    [
+        ([*EVALUATED, "Training finished"], "pass"),
+        (EVALUATED, "inconclusive"),
+        ([*EVALUATED[:5], *(line.split("loss ")[0] + "loss nan | dice 0.5" for line in EVALUATED[5:])], "fail"),
+        ([f"Epoch {n} validation loss: {11.86 - n / 5000:.5f}" for n in range(10)] + ["run complete"], "inconclusive"),
+        ([f"Epoch {n} validation loss: {4.0 + n % 3 / 50:.5f}" for n in range(10)] + ["run complete"], "inconclusive"),
+        ([f"Epoch {n} validation loss: {max(0, 0.4 - n / 9):.4f}" for n in range(9)] + ["run done"], "inconclusive"),
+        ([*EVALUATED, "train loss: nan", "Training finished"], "refused"),
+    ],
+    ids=["falls", "no end", "nan", "hardly", "flat", "zero", "a training loss is nan"],
+)  # fmt: skip
+def test_evaluations_alone_are_judged_by_their_course(lines: list[str], outcome: str, tmp_path: Path) -> None:
+    if outcome == "refused":
+        (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+        assert steps(logs.read([tmp_path / "log.txt"], "generic")) == []
+    else:
+        assert judged(tmp_path, lines, "generic").outcome == outcome
+        assert judged(tmp_path, lines).outcome == ("fail" if outcome == "fail" else "inconclusive")
+
+
+def test_a_dictionary_of_losses_is_read_by_its_total(tmp_path: Path) -> None:
+    lines = [
+        f"Epoch: {n} [ {n * 40}/10000000], loss: {{'class': 1.5, 'total_loss': {loss_at(n):.4f}}}, LR: [1e-3, 1e-3]"
+        for n in range(30)
+    ]
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+    found = steps(logs.read([tmp_path / "log.txt"]))
+    assert [(each.step, each.loss) for each in found[:2]] == [(0, 5.5), (40, round(loss_at(1), 4))]
+    assert judged(tmp_path, lines, "generic").outcome == "inconclusive"  # ten millions are no end

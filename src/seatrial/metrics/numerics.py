@@ -22,6 +22,7 @@ from seatrial.recording import Steps, shared
 
 MIN_STEPS_FOR_TREND = 15
 FEWEST_EVALS, MOST_EVALS = 6, 100  # five in order may be so by chance, once in 120 times; more tell nothing new
+LEAST_EVAL_FALL = 0.001  # of the first evaluation's loss
 TREND_Z = 2.5  # about 1 in 160 by chance
 # A short run whose losses vary shows no small fall: of several sizes, what the test finds with a probability of 90%.
 SHORT, WORTH_SHOWING = 50, 0.05  # losses; of the early loss
@@ -287,14 +288,18 @@ def _came_to_its_target(shortfalls: Sequence[float]) -> bool:
 
 
 def _fall_throughout(losses: Sequence[float]) -> bool:
-    """True if at least six evaluations fall over the run, by the trend test of Mann and Kendall."""
+    """True if at least six evaluations fall over the run, by the trend test of Mann and Kendall, and stay down.
+
+    A fall of less than `LEAST_EVAL_FALL` shows no learning, and a loss of exactly 0 is none.
+    """
     some = losses[:: max(1, len(losses) // MOST_EVALS)]
     count = len(some)
     if count < FEWEST_EVALS or not all(map(math.isfinite, losses)):
         return False
     score = sum((before > after) - (before < after) for before, after in combinations(some, 2))
     deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    return (score - 1) / deviation > TREND_Z and losses[-1] < losses[0]
+    stays = losses[-1] < (1 - LEAST_EVAL_FALL) * losses[0] and losses[-1] < DIVERGED * min(losses)
+    return (score - 1) / deviation > TREND_Z and stays and min(losses) > 0
 
 
 def _non_finite_others(everyone: Sequence[Record]) -> tuple[tuple[str, float, Ranges], ...]:
@@ -381,7 +386,7 @@ def _spikes(record: Record, high: float) -> Ranges:
 
 
 def _lowest_before(losses: Values) -> Values:
-    """The lowest that the loss had come to before each, by the medians of a few in a row as soon as there are so many."""
+    """The lowest that the loss had come to before each, by the medians of a few in a row once there are so many."""
     lowest = np.minimum.accumulate(losses)
     if len(losses) > BEFORE_SPIKE:
         settled = np.median(sliding_window_view(losses, BEFORE_SPIKE), axis=1)

@@ -237,7 +237,10 @@ class _Log:
     def _evaluated(self, step: int, found: _Evaluation) -> Found:
         said: dict[str, Any] = {**found.time, "step": step}
         if not found.is_loss and (metrics := _SCORES.get(self._benchmark)):
-            return _EVAL, {**said, **self._score(step, str(found.metadata.get("metric")), _number(found.value), metrics)}
+            return _EVAL, {
+                **said,
+                **self._score(step, str(found.metadata.get("metric")), _number(found.value), metrics),
+            }
         loss = None if not found.is_loss and _NO_LOSS.search(self._benchmark) else _number(found.value)
         return _EVAL, {**said, **({} if loss is None else {"loss": loss})}
 
