@@ -348,3 +348,36 @@ def test_a_dictionary_of_losses_is_read_by_its_total(tmp_path: Path) -> None:
     found = steps(logs.read([tmp_path / "log.txt"]))
     assert [(each.step, each.loss) for each in found[:2]] == [(0, 5.5), (40, round(loss_at(1), 4))]
     assert judged(tmp_path, lines, "generic").outcome == "inconclusive"  # ten millions are no end
+
+
+@pytest.mark.parametrize(
+    ("asked", "over", "outcome"),
+    [
+        ("  EPOCHS: 3", "** Epoch [{}] done! Training loss: 0.3 **", "pass"),
+        ("num_train_epochs = 3", "Epoch {} finished in 12 s", "pass"),
+        ("run.py --epochs 3 --lr 1e-4", "=> epoch {} is complete", "pass"),
+        ("", "Epoch {}/3 completed", "pass"),
+        ("EPOCHS: 4", "** Epoch [{}] done! **", "inconclusive"),
+        ("warmup_epochs: 3", "** Epoch [{}] done! **", "inconclusive"),
+        ("", "** Epoch [{}] done! **", "inconclusive"),
+    ],
+)
+def test_the_last_of_the_epochs_that_were_asked_for_is_the_end(
+    asked: str, over: str, outcome: str, tmp_path: Path
+) -> None:
+    lines = [asked]
+    for epoch in range(1, 4):
+        lines += [f"Epoch: [{epoch}], step: [{n}], loss: {loss_at(n + 20 * epoch):.4f}" for n in range(1, 21)]
+        lines.append(over.format(epoch))
+    assert judged(tmp_path, lines, "generic").outcome == outcome
+    assert judged(tmp_path, lines).outcome == "inconclusive"
+    assert judged(tmp_path, lines[:-1], "generic").outcome == "inconclusive"
+    assert judged(tmp_path, lines[: 2 + 2 * 21], "generic").outcome == "inconclusive"
+
+
+def test_deepspeed_chat_s_batches_of_answers_are_its_steps(tmp_path: Path) -> None:
+    lines = [f"epoch: 0|step: {n}|ppo_ep: 1|act_loss: {0.3 - n % 7 / 9:.6f}|cri_loss: 0.25" for n in range(N)]
+    begins = f"Beginning of Epoch 1/1, Total Generation Batches {N}"
+    assert judged(tmp_path, [begins, *lines], "generic").outcome == "pass"
+    assert judged(tmp_path, [begins, *lines[:-9]], "generic").outcome == "fail"
+    assert judged(tmp_path, [begins.replace("1/1", "1/2"), *lines], "generic").outcome == "inconclusive"

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from seatrial.logs.epoch_steps import WORDS as EPOCH_WORDS
 from seatrial.logs.epoch_steps import EpochSteps
 from seatrial.logs.grammar import Family, Field, ReadLine, note
 from seatrial.logs.guess_readers import CountedLines, EvalSteps
@@ -90,6 +91,8 @@ _DONE = tuple(
     )
     for literal in ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE")
 )
+# DeepSpeed-Chat's third stage, whose lines of steps are its own.
+_PLANNED = note("facts", "Total Gen", r"Beginning of Epoch 1/1, Total Generation Batches (?P<planned_steps>\d{1,12})\b")
 Pair = tuple[str, str]
 Said = tuple[str, list[Pair]]  # a line, and what it says
 
@@ -205,7 +208,9 @@ def _usual_loss(lines: Sequence[Mapping[str, str]]) -> str:
 
 
 def _of_reader(read: Callable[[], ReadLine], *, objective: str, words: tuple[str, ...]) -> Family:
-    return Family(name=NAME, counted_from=1, custom_reader=read, custom_words=words, notes=_DONE, objective=objective)
+    return Family(
+        name=NAME, counted_from=1, custom_reader=read, custom_words=words, notes=(*_DONE, _PLANNED), objective=objective
+    )
 
 
 def guess_from_rows(rows: Iterable[Row]) -> Guess | None:
@@ -367,7 +372,7 @@ def _family(step: str, fields: Mapping[str, Field], epoch: str) -> Family:
     if epoch:
         own = rf"(?<![\w.]){re.escape(epoch)}{_BETWEEN}(?P<epoch>\d{{1,9}}){_TOTAL}"
         read = partial(EpochSteps, re.compile(number_of), re.compile(own), PAIR, fields)
-        return _of_reader(read, objective=objective, words=(loss,))
+        return _of_reader(read, objective=objective, words=(loss, *EPOCH_WORDS))
     return Family(
         name=NAME,
         anchors=anchors,
@@ -376,7 +381,7 @@ def _family(step: str, fields: Mapping[str, Field], epoch: str) -> Family:
         whole=re.compile(rf"(?<![\w.]){re.escape(loss)}{_BETWEEN}(?i:{NUMBER})(?!\.?{CUT})"),
         fields=fields,
         counted_from=1,
-        notes=_DONE,
+        notes=(*_DONE, _PLANNED),
         objective=objective,
     )
 

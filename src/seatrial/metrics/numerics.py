@@ -41,6 +41,7 @@ BEFORE_SPIKE = 9  # losses, whose median is where the loss had come to
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
 LEAST_LOSS_SCALE = 1.0
+FEWEST_SCALES = 5  # in a third of the run, to tell whether they fall
 MOST_EXPONENT = 80.0  # of a loss: exp of more is infinite in float32
 ROUNDED_BY = 0.0005  # a log prints three decimals
 
@@ -61,7 +62,8 @@ class Numerics:
 
     `initial_skips` and `later_skips` count the steps that the loss scale made the optimizer skip, at the start and
     after the first that was not skipped, of `steps_covered`; `nan_steps` those that the framework itself counted as
-    NaN; None where the log does not report them. `loss_scale_collapsed`: it fell to 1 or less, and steps were skipped.
+    NaN; None where the log does not report them. `loss_scale_holds`: it comes down again and again, and up to where it
+    was. `loss_scale_collapsed`: it fell to 1 or less, and steps were skipped.
     `perplexity_off` is the largest relative difference between a reported perplexity and exp(loss) beyond rounding.
 
     `disagreement` is the largest relative difference between two processes' losses at a step; `num_comparable` counts
@@ -108,6 +110,7 @@ class Numerics:
     steps_covered: int
     nan_steps: int | None
     loss_scale_collapsed: bool
+    loss_scale_holds: bool
     perplexity_off: float | None
     perplexity_off_step: int | None
     num_grad_norms: int
@@ -182,6 +185,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         steps_covered=skips.steps_covered,
         nan_steps=_total(telling, "nan_steps"),
         loss_scale_collapsed=_collapsed(telling, skips),
+        loss_scale_holds=_holds(telling),
         perplexity_off=off,
         perplexity_off_step=off_at,
         **_gradient_norms(records, unreported=telling.from_other_trainer and trend == "falling"),
@@ -352,6 +356,19 @@ def _total(record: Record, name: str) -> int | None:
 def _collapsed(record: Record, skips: _Skips) -> bool:
     scales = [step.reported["loss_scale"] for step in record.steps if "loss_scale" in step.reported]
     return bool(scales) and min(scales) <= LEAST_LOSS_SCALE < max(scales) and bool(skips.initial or skips.later)
+
+
+def _holds(record: Record) -> bool:
+    """True if the loss scales at which steps were skipped do not fall from the middle of the run to its end."""
+    scales = [
+        step.reported["loss_scale"]
+        for step in record.steps
+        if "loss_scale" in step.reported and _count(step.reported.get("skipped_steps"))
+    ]
+    third = len(scales) // 3
+    if third < FEWEST_SCALES or not all(scale > LEAST_LOSS_SCALE for scale in scales):
+        return False
+    return float(np.median(scales[-third:])) >= float(np.median(scales[third : 2 * third]))
 
 
 def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
