@@ -1,7 +1,8 @@
 """Lightning without a progress bar, by its checkpoints: `Epoch 3, global step 356: 'val_loss' was not in top 1`.
 
 `… reached 0.31 (best 0.31), saving model to …` has the result, which is only told where it is the best so far: a
-course of these alone always falls. The steps count only where no other family reports any.
+course of these alone always falls. The steps count only where no other family reports any. It stands before `lightning`
+among the families: of two lines that say that a run is completed, the first counts, and that one says less.
 """
 
 from __future__ import annotations
