@@ -107,18 +107,19 @@ def test_a_loss_that_rises_by_a_guess_is_open(tmp_path: Path) -> None:
         [f"the loss of node {NOISE.randrange(9)} was {NOISE.random():.3f} at {NOISE.randrange(99)}" for _ in range(60)],
         [f"packet loss {NOISE.random():.2f}% on eth{n}" for n in range(60)],
         [f"step {n} of the installation is done" for n in range(60)],
-        [f"validation loss {loss_at(n):.4f} at step {n}" for n in range(60)],
         [f"step {n} loss scale: 65536.0" for n in range(60)],
         [f"step {NOISE.randrange(1000)} loss {loss_at(n):.4f}" for n in range(60)],
         [f"step {n} loss {n}" for n in range(60)],
         [f"step {n} loss {loss_at(n):.4f}" for n in range(3)],
         [f"step {n / 10} loss {loss_at(n):.4f}" for n in range(60)],
-        [f"elapsed 10 loss {loss_at(n):.4f}" for n in range(60)],
-        [f"elapsed {n * 10} loss {loss_at(n):.4f}" for n in range(60)],
+        [f"elapsed {n * 10} loss {loss_at(n):.4f}" for n in range(19)],
+        [f"elapsed {n * 10} loss {loss_at(n):.4f}{' rate 3' * (n % 2)}" for n in range(60)],
+        [f"packed kl_loss_coef={loss_at(n):.4f}" for n in range(60)],
+        [f"Test: [{n}/60] loss: {loss_at(n):.4f}" for n in range(60)],
         ["step loss " * 5000, "loss=" * 30_000, "a " * 30_000 + "loss", "loss 1.5 " * 9000],
         [],
     ],
-    ids=range(13),
+    ids=range(14),
 )  # fmt: skip
 @pytest.mark.parametrize("family", ["auto", "generic"])
 def test_it_finds_no_step_where_there_is_none(lines: list[str], family: str, tmp_path: Path) -> None:
@@ -228,6 +229,10 @@ def test_a_line_for_each_epoch_will_do(tmp_path: Path) -> None:
     [
         "Training complete!", "[2026-01-01 10:00:00] run complete @ step 40: 12 min", "Finished training",
         "=== fine-tuning has been successfully completed ===", "Training is done.",
+        "2026-01-01 10:00:00.123 | INFO     | __main__:fit:88 - Training completed!",
+        "2026-01-01 10:00:00.123 | SUCCESS  | lab.loop:fit:88 - training done", "INFO:__main__:Training finished",
+        "[10:00:00 loop.py:88] training done", "2026-01-01 10:00:00,123 - lab.loop - INFO - Finetuning complete!",
+        "[2026-01-01 10:00:00,123] INFO: [INFO] Training finished", "I0101 10:00:00.123 42 loop.py:88] Run complete",
     ],
 )  # fmt: skip
 def test_the_word_of_the_program_that_it_is_done_counts_if_the_guess_is_confirmed(end: str, tmp_path: Path) -> None:
@@ -238,7 +243,14 @@ def test_the_word_of_the_program_that_it_is_done_counts_if_the_guess_is_confirme
     assert judged(tmp_path, [*text[:-5], end, *text[-5:]], "generic").outcome == "inconclusive"
 
 
-@pytest.mark.parametrize("end", ["Epoch 1 training done", "Training of epoch 3 complete", "it was done by training"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Epoch 1 training done", "Training of epoch 3 complete", "it was done by training",
+        "INFO:__main__:Epoch 1 training done", "INFO:__main__:waiting until training completed",
+        "2026-01-01 10:00:00.123 | INFO     | __main__:fit:88 - Training completed epoch 2",
+    ],
+)  # fmt: skip
 def test_other_words_are_no_end(end: str, tmp_path: Path) -> None:
     assert judged(tmp_path, [*text_of("equals"), end], "generic").outcome == "inconclusive"
 
@@ -255,3 +267,117 @@ def test_the_count_of_epochs_is_no_step(tmp_path: Path) -> None:
     ]
     (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
     assert [each.step for each in steps(logs.read([tmp_path / "log.txt"]))] == [n * 10 for n in range(1, N + 1)]
+
+
+def test_an_mfu_above_1_is_in_percent(tmp_path: Path) -> None:
+    lines = [f"step {n} loss {loss_at(n):.4f} mfu {40 + n % 3}.5" for n in range(1, N)]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    assert steps(logs.read([tmp_path / "log.txt"]))[0].reported["mfu"] == pytest.approx(0.415)
+
+
+def test_lines_without_any_step_are_counted_and_never_passed(tmp_path: Path) -> None:
+    lines = [f"[10:{n:02d}:00] loss: {loss_at(n):.4f}, grad_norm: 2.{n}" for n in range(60)]
+    assert judged(tmp_path, [*lines, "Training finished"], "generic").outcome == "inconclusive"
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+    assert [each.grad_norm for each in steps(logs.read([tmp_path / "log.txt"]))][:2] == [2.0, 2.1]
+    assert judged(tmp_path, [*lines, "[11:00:00] loss: nan, grad_norm: 2.5"]).outcome == "fail"
+
+
+def bars(epochs: int, *, total: int = N, named: bool = True, loss: Callable[[int], float] = loss_at) -> list[str]:
+    """The bars of a notebook, drawn twice at every second count, and those of an evaluation between them."""
+    lines = []
+    for epoch in range(1, epochs + 1):
+        for n in range(2, total + 1, 2):
+            said = f"{epoch}/{epochs}" if named else ""
+            bar = f"Epoch {said}: {100 * n // total:3d}%|██▌  | {n}/{total} [00:0{n % 9}<01:00,  3.2it/s"
+            lines += [f"\r{bar}]", f"\r{bar}, loss={loss(n + (epoch - 1) * total):.4f}]"]
+        lines += [f"\rValidating: 50%|██ | {n}/9 [00:01<00:01, 9it/s, loss=9.5]" for n in range(1, 10)]
+    return lines
+
+
+def test_progress_bars_with_a_loss_are_steps(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("\n".join(bars(2)) + "\n")
+    found = steps(logs.read([tmp_path / "log.txt"], "generic"))
+    assert [each.step for each in found] == list(range(2, 2 * N + 1, 2))
+    assert [each.loss for each in found[:2]] == [round(loss_at(2), 4), round(loss_at(4), 4)]
+    assert judged(tmp_path, bars(2)).outcome == "inconclusive"
+    assert judged(tmp_path, bars(2), "generic").outcome == "pass"
+    assert judged(tmp_path, bars(2)[:-30], "generic").outcome == "fail"
+    assert judged(tmp_path, bars(2, loss=lambda n: max(0.0, 1.5 - n / 40)), "generic").outcome != "pass"
+
+
+def test_bars_that_begin_again_without_a_word_do_not_say_how_many_steps_there_are(tmp_path: Path) -> None:
+    lines = bars(3, named=False)
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+    assert [each.step for each in steps(logs.read([tmp_path / "log.txt"]))][-1] == 3 * N
+    assert judged(tmp_path, lines, "generic").outcome == "inconclusive"
+    assert judged(tmp_path, [*lines, "Training complete"], "generic").outcome == "pass"
+
+
+EVALUATED = [f"Eval Epoch num {n} | val loss {loss_at(n):.4f} | dice 0.5" for n in range(0, 20, 2)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome"),
+    [
+        ([*EVALUATED, "Training finished"], "pass"),
+        (EVALUATED, "inconclusive"),
+        ([*EVALUATED[:5], *(line.split("loss ")[0] + "loss nan | dice 0.5" for line in EVALUATED[5:])], "fail"),
+        ([f"Epoch {n} validation loss: {11.86 - n / 5000:.5f}" for n in range(10)] + ["run complete"], "inconclusive"),
+        ([f"Epoch {n} validation loss: {4.0 + n % 3 / 50:.5f}" for n in range(10)] + ["run complete"], "inconclusive"),
+        ([f"Epoch {n} validation loss: {max(0, 0.4 - n / 9):.4f}" for n in range(9)] + ["run done"], "inconclusive"),
+        ([*EVALUATED, "train loss: nan", "Training finished"], "refused"),
+    ],
+    ids=["falls", "no end", "nan", "hardly", "flat", "zero", "a training loss is nan"],
+)  # fmt: skip
+def test_evaluations_alone_are_judged_by_their_course(lines: list[str], outcome: str, tmp_path: Path) -> None:
+    if outcome == "refused":
+        (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+        assert steps(logs.read([tmp_path / "log.txt"], "generic")) == []
+    else:
+        assert judged(tmp_path, lines, "generic").outcome == outcome
+        assert judged(tmp_path, lines).outcome == ("fail" if outcome == "fail" else "inconclusive")
+
+
+def test_a_dictionary_of_losses_is_read_by_its_total(tmp_path: Path) -> None:
+    lines = [
+        f"Epoch: {n} [ {n * 40}/10000000], loss: {{'class': 1.5, 'total_loss': {loss_at(n):.4f}}}, LR: [1e-3, 1e-3]"
+        for n in range(30)
+    ]
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+    found = steps(logs.read([tmp_path / "log.txt"]))
+    assert [(each.step, each.loss) for each in found[:2]] == [(0, 5.5), (40, round(loss_at(1), 4))]
+    assert judged(tmp_path, lines, "generic").outcome == "inconclusive"  # ten millions are no end
+
+
+@pytest.mark.parametrize(
+    ("asked", "over", "outcome"),
+    [
+        ("  EPOCHS: 3", "** Epoch [{}] done! Training loss: 0.3 **", "pass"),
+        ("num_train_epochs = 3", "Epoch {} finished in 12 s", "pass"),
+        ("run.py --epochs 3 --lr 1e-4", "=> epoch {} is complete", "pass"),
+        ("", "Epoch {}/3 completed", "pass"),
+        ("EPOCHS: 4", "** Epoch [{}] done! **", "inconclusive"),
+        ("warmup_epochs: 3", "** Epoch [{}] done! **", "inconclusive"),
+        ("", "** Epoch [{}] done! **", "inconclusive"),
+    ],
+)
+def test_the_last_of_the_epochs_that_were_asked_for_is_the_end(
+    asked: str, over: str, outcome: str, tmp_path: Path
+) -> None:
+    lines = [asked]
+    for epoch in range(1, 4):
+        lines += [f"Epoch: [{epoch}], step: [{n}], loss: {loss_at(n + 20 * epoch):.4f}" for n in range(1, 21)]
+        lines.append(over.format(epoch))
+    assert judged(tmp_path, lines, "generic").outcome == outcome
+    assert judged(tmp_path, lines).outcome == "inconclusive"
+    assert judged(tmp_path, lines[:-1], "generic").outcome == "inconclusive"
+    assert judged(tmp_path, lines[: 2 + 2 * 21], "generic").outcome == "inconclusive"
+
+
+def test_deepspeed_chat_s_batches_of_answers_are_its_steps(tmp_path: Path) -> None:
+    lines = [f"epoch: 0|step: {n}|ppo_ep: 1|act_loss: {0.3 - n % 7 / 9:.6f}|cri_loss: 0.25" for n in range(N)]
+    begins = f"Beginning of Epoch 1/1, Total Generation Batches {N}"
+    assert judged(tmp_path, [begins, *lines], "generic").outcome == "pass"
+    assert judged(tmp_path, [begins, *lines[:-9]], "generic").outcome == "fail"
+    assert judged(tmp_path, [begins.replace("1/1", "1/2"), *lines], "generic").outcome == "inconclusive"

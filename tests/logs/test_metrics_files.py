@@ -312,6 +312,11 @@ def test_llama_factory_ends_with_a_row_of_the_last_step(tmp_path: Path) -> None:
         assert [step.step for step in steps(record)] == [5 * n + 5 for n in range(N)]
         assert [event.reason for event in record if isinstance(event, RunEnded)] == word
         assert [(event.step, event.loss) for event in record if isinstance(event, Eval)] == [(50, 2.5)]
+    at_the_end = {**checked, "current_steps": total}  # an evaluation of the last step may come before that row
+    for last, word in (([at_the_end, end], ["completed"]), ([at_the_end], [])):
+        record = logs.read([write_lines(tmp_path / "trainer_log.jsonl", [*rows, *last])])
+        assert [event.reason for event in record if isinstance(event, RunEnded)] == word
+        assert [(event.step, event.loss) for event in record if isinstance(event, Eval)] == [(total, 2.5)]
 
 
 def test_a_row_with_a_reward_is_of_a_policy(tmp_path: Path) -> None:

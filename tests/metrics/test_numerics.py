@@ -336,3 +336,38 @@ def test_the_loss_before_any_update_shows_no_training(family: str, first: int) -
     evaluated = measure_numerics(records([started, first_step]), [events.Eval(process=0, step=first, loss=10.5)])
     (trend,) = [each for each in judge_numerics(evaluated, None) if each.name == "loss trend"]
     assert trend.status == "not_applicable"
+
+
+def test_a_noisy_loss_on_its_way_down_has_no_spikes_and_one_that_comes_back_has() -> None:
+    noise = random.Random(5)
+    losses = [0.8 + 9 * math.exp(-n / 25) * noise.uniform(0.7, 1.4) for n in range(600)]
+    run = log(lambda n: {"loss": losses[n]}, last=599)
+    assert not measured(run).loss_spikes
+    for place in (120, 300, 597):
+        spiked = [{"loss": 5.0 if place <= n < place + 12 else loss} for n, loss in enumerate(losses)]
+        found = measured(log(lambda n, of=spiked: of[n], last=599)).loss_spikes  # type: ignore[misc]
+        assert found == ((place, min(place + 11, 599)),)
+    slowly = [{"loss": losses[n] + 4 * math.exp(-(((n - 400) / 60) ** 2))} for n in range(600)]
+    assert measured(log(lambda n: slowly[n], last=599)).loss_spikes
+
+
+@pytest.mark.parametrize(
+    ("scale", "skips", "status"),
+    [
+        (lambda _: 65536.0, 2, "pass"),  # as often as a scale that is doubled every 100 steps overflows
+        (lambda n: 2.0 ** (30 - n // 100), 2, "inconclusive"),  # it falls throughout
+        (lambda _: None, 2, "inconclusive"),
+        (lambda _: 65536.0, 3, "inconclusive"),
+        (lambda _: 65536.0, 6, "fail"),
+        (lambda n: 64.0 / 2 ** (n // 100), 2, "fail"),  # to less than 1
+    ],
+)
+def test_a_loss_scale_that_comes_back_to_where_it_was_may_skip_steps_in_turn(
+    scale: Callable[[int], float | None], skips: int, status: str
+) -> None:
+    def line(n: int) -> dict[str, Any]:
+        skipped = float(n > 0 and n % 100 < skips)
+        tried = {} if scale(n) is None or not skipped else {"loss_scale": scale(n)}
+        return {"reported": {"skipped_steps": skipped, **tried}}
+
+    assert check(log(line, last=2099), "steps skipped").status == status

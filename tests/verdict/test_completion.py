@@ -426,7 +426,7 @@ LOGS_OF_OTHERS = {
     "fairseq": [
         "2026-03-01 10:00:01 | INFO | train_inner | epoch 001:    120 / 1000 loss=6.801, ppl=111.5, num_updates=120",
     ],
-    "chat_sft": ["step 00120 (12.00%) | loss: 1.680100 | lrm: 1.00 | dt: 331.20ms | tok/sec: 1,583,000 | mfu: 47.50"],
+    "chat_sft": ["Step 00120/00701 | Training loss: 1.680100| lrm: 0.800000| num_tokens: 10,112"],
 }
 
 
@@ -532,3 +532,16 @@ def test_what_ranks_print_when_an_mlperf_run_is_over_is_no_failure(written: Call
     assert judged([*whole, PEER])[1].outcome == "pass"
     cancelled = "slurmstepd: error: *** STEP 4.0 ON gpu-1 CANCELLED AT 2026-09-21T14:13:20 DUE TO TIME LIMIT ***"
     assert judged([*whole, cancelled])[1].outcome == "teardown_failed"
+
+
+@pytest.mark.parametrize(
+    ("last", "ends", "outcome"), [(50, True, "pass"), (45, True, "fail"), (50, False, "fail"), (40, True, "pass")]
+)
+def test_olmo_goes_on_for_some_steps_when_it_is_told_to_stop(last: int, ends: bool, outcome: str) -> None:
+    config = "2026-03-01 10:00:00.000\thost:0\ttrain:98\tINFO\tTrainConfig(extra_steps_after_cancel=10, x=1)"
+    lines = [config] if last != 45 else [config.replace("=10", "=4")]
+    for n in range(1, last + 1):
+        lines += [f"2026-03-01 10:00:{n:02}.000\thost:0\tolmo.train:9\tINFO\t[step={n}/40,epoch=0]"]
+        lines += [f"    train/CrossEntropyLoss={falling(n):.3f}"]
+    lines += ["2026-03-01 10:01:00.000\thost:0\ttrain:377\tINFO\tTraining complete"] * ends
+    assert judged(lines)[1].outcome == outcome

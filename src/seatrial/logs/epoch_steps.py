@@ -5,14 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from seatrial.logs.grammar import Field, Reading, read_values
+from seatrial.logs.grammar import Field, Found, Reading, note, read_values
+
+WORDS = ("poch", "POCH")  # lines that say of the epochs how many there are, and that one is over
+# In a printed configuration, or on a command line.
+_ASKED = re.compile(
+    r"(?:^\W{0,8}|\s--)(?:num_|num_train_|n_|max_|total_|train_)?epochs?['\"]?(?: ?[:=] ?|\s{1,8})(\d{1,6}),?"
+    r"\s*(?:$|--)",
+    re.IGNORECASE,
+)
+_OVER = re.compile(
+    r"(?<![a-z])epoch ?[\[(#:]{0,2} ?(?P<epoch>\d{1,6})(?: ?(?:/|of) ?(?P<epochs>\d{1,6}))?[\])]? (?:is |was |has )?"
+    r"(?:done|finished|completed?|ended)(?![a-z])",
+    re.IGNORECASE,
+)
+_END = note("end", "epoch")
 
 
 class EpochSteps:
     """A `custom_reader`: the steps of all epochs before are added to each.
 
     `head` finds the step, and maybe its total; `epoch` the epoch, and maybe the `total` of these; `pair` finds the
-    other values. Without a total, an epoch has as many steps as its last line says.
+    other values. Without a total, an epoch has as many steps as its last line says. The run is at its end when its last
+    epoch is said to be over, if the configuration or that line says how many there are.
     """
 
     def __init__(
@@ -21,8 +36,19 @@ class EpochSteps:
         self._head, self._epoch, self._pair, self._fields = head, epoch, pair, fields
         self._before = 0  # steps of the epochs before this one
         self._last: tuple[int, int] | None = None  # the epoch and the step of the last line
+        self._first = 1  # epoch of this run
+        self._asked = 0  # epochs, by the configuration
 
-    def __call__(self, line: str) -> Iterator[Reading]:
+    def __call__(self, line: str) -> Iterator[Found]:
+        yield from self._step(line)
+        if asked := _ASKED.search(line):
+            self._asked = int(asked[1])
+        if (over := _OVER.search(line)) and self._last and self._last[0] == int(over["epoch"]):
+            epochs = int(over["epochs"] or 0) or self._asked
+            if epochs and int(over["epoch"]) == epochs - (self._first == 0):
+                yield _END, {"planned_epochs": str(epochs)}
+
+    def _step(self, line: str) -> Iterator[Found]:
         found, epoch = self._head.search(line), self._epoch.search(line)
         values = read_values(self._pair.findall(line), self._fields).values if found and epoch else {}
         if found is None or epoch is None or "loss" not in values:
@@ -30,8 +56,8 @@ class EpochSteps:
         groups = found.groupdict()
         step, total = int(groups["step"].replace(",", "")), groups.get("total")
         now, epochs = int(epoch["epoch"]), epoch["total"]
-        if self._last and now < self._last[0]:  # another run
-            self._before = 0
+        if self._last is None or now < self._last[0]:  # the first run, or another one
+            self._before, self._first = 0, now
         elif self._last and now > self._last[0] and step <= self._last[1]:
             self._before += int(total) if total else self._last[1]
         self._last = (now, step)

@@ -134,16 +134,23 @@ def _by_step(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     at: float | None = None
     for row in rows:
         step = first(row, STEP)
-        if held and (step != at or _END_KEY in row):
+        ends = _END_KEY in row or _ends_a_factory(row, step)
+        if held and (step != at or ends):
             yield held
             held = {}
-        if _END_KEY in row:
+        if ends:
             yield row
         elif step is not None:
             broken = {key: held[key] for key in held.keys() & row.keys() if _is_broken(held[key])}
             held, at = {**held, **row, **broken}, step
     if held:
         yield held
+
+
+def _ends_a_factory(row: Row, step: float | None) -> bool:
+    """True of the row with which LLaMA-Factory repeats the last step, after its loss and its evaluation."""
+    told = any(key in row for key in EVAL_LOSS) or "loss" in values_of(row)
+    return _FACTORY_KEY in row and step is not None and step == first(row, TOTAL) and not told
 
 
 def _is_broken(value: Any) -> bool:
@@ -178,7 +185,7 @@ def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
     validated = first(row, EVAL_LOSS)
     if validated is not None:
         yield from log.note(_EVAL, {"step": str(int(step)), "loss": repr(validated)}, "", None)
-    elif _FACTORY_KEY in row and "loss" not in values and step == first(row, TOTAL):
+    elif _ends_a_factory(row, step):
         yield from log.note(transformers.END, {}, json.dumps(row), None)
 
 

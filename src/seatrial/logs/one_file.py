@@ -141,7 +141,9 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
         lines = kept.once_more()
     of_means = any(isinstance(event, RunStarted) and "summary" in event.facts for event in held)
     doubtful = spellings.guessed and not of_means
-    guess = guess_from_lines(line for block in kept.once_more() for line in block) if doubtful else None
+    alone = not any(isinstance(event, (Step, Steps)) for event in held)
+    again = (line for block in kept.once_more() for line in block) if doubtful else ()
+    guess = guess_from_lines(again, alone=alone) if doubtful else None
     if guess is None:
         yield from held
         return

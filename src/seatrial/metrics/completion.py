@@ -254,6 +254,8 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int 
     early = ("stopped_early",) if spec else ("stopped_early", "time_spent")
     if planned is None and bool(steps) and not lines_counted:
         planned = _planned_by_its_end(main) or (steps[-1] - counted_from + 1 if _is_done(main) else None)
+    if planned is not None and steps:
+        planned += _steps_more(main, steps[-1] - (counted_from + planned - 1))
     stride = _stride(main) if steps and (main.from_other_trainer or not main.started) else 1
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason in early
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
@@ -272,6 +274,13 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int 
         reached=came_to_it and not main.idle,
         lines_counted=lines_counted,
     )
+
+
+def _steps_more(main: Record, over: int) -> int:
+    """The steps beyond the planned ones of a run that ended by itself, if its program says that it does so many."""
+    said = str(main.started.facts.get("extra_steps", "")) if main.started else ""
+    ended = main.ended is not None and main.ended.reason == "completed"
+    return over if ended and said.isdecimal() and 0 < over <= int(said) else 0
 
 
 def _as_counted(given: int | None, steps: Sequence[int], counted_from: int) -> int | None:

@@ -10,6 +10,7 @@ from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from seatrial.events import REPORTED, Eval, Step
@@ -21,6 +22,7 @@ from seatrial.recording import Steps, shared
 
 MIN_STEPS_FOR_TREND = 15
 FEWEST_EVALS, MOST_EVALS = 6, 100  # five in order may be so by chance, once in 120 times; more tell nothing new
+LEAST_EVAL_FALL = 0.001  # of the first evaluation's loss
 TREND_Z = 2.5  # about 1 in 160 by chance
 # A short run whose losses vary shows no small fall: of several sizes, what the test finds with a probability of 90%.
 SHORT, WORTH_SHOWING = 50, 0.05  # losses; of the early loss
@@ -35,9 +37,11 @@ PLAIN_FALL = 1.5  # the median of the first third over that of the last
 BURST = 2.0  # nats above the lowest loss before, and `DIVERGED` times that: in runs too short for anything else
 FIRST_UPDATES = 3
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
+BEFORE_SPIKE = 9  # losses, whose median is where the loss had come to
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
 LEAST_LOSS_SCALE = 1.0
+FEWEST_SCALES = 5  # in a third of the run, to tell whether they fall
 MOST_EXPONENT = 80.0  # of a loss: exp of more is infinite in float32
 ROUNDED_BY = 0.0005  # a log prints three decimals
 
@@ -58,7 +62,8 @@ class Numerics:
 
     `initial_skips` and `later_skips` count the steps that the loss scale made the optimizer skip, at the start and
     after the first that was not skipped, of `steps_covered`; `nan_steps` those that the framework itself counted as
-    NaN; None where the log does not report them. `loss_scale_collapsed`: it fell to 1 or less, and steps were skipped.
+    NaN; None where the log does not report them. `loss_scale_holds`: it comes down again and again, and up to where it
+    was. `loss_scale_collapsed`: it fell to 1 or less, and steps were skipped.
     `perplexity_off` is the largest relative difference between a reported perplexity and exp(loss) beyond rounding.
 
     `disagreement` is the largest relative difference between two processes' losses at a step; `num_comparable` counts
@@ -106,6 +111,7 @@ class Numerics:
     steps_covered: int
     nan_steps: int | None
     loss_scale_collapsed: bool
+    loss_scale_holds: bool
     perplexity_off: float | None
     perplexity_off_step: int | None
     num_grad_norms: int
@@ -184,6 +190,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
         steps_covered=skips.steps_covered,
         nan_steps=_total(telling, "nan_steps"),
         loss_scale_collapsed=_collapsed(telling, skips),
+        loss_scale_holds=_holds(telling),
         perplexity_off=off,
         perplexity_off_step=off_at,
         **_gradient_norms(records, unreported=telling.from_other_trainer and trend == "falling"),
@@ -291,14 +298,18 @@ def _came_to_its_target(shortfalls: Sequence[float]) -> bool:
 
 
 def _fall_throughout(losses: Sequence[float]) -> bool:
-    """True if at least six evaluations fall over the run, by the trend test of Mann and Kendall."""
+    """True if at least six evaluations fall over the run, by the trend test of Mann and Kendall, and stay down.
+
+    A fall of less than `LEAST_EVAL_FALL` shows no learning, and a loss of exactly 0 is none.
+    """
     some = losses[:: max(1, len(losses) // MOST_EVALS)]
     count = len(some)
     if count < FEWEST_EVALS or not all(map(math.isfinite, losses)):
         return False
     score = sum((before > after) - (before < after) for before, after in combinations(some, 2))
     deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    return (score - 1) / deviation > TREND_Z and losses[-1] < losses[0]
+    stays = losses[-1] < (1 - LEAST_EVAL_FALL) * losses[0] and losses[-1] < DIVERGED * min(losses)
+    return (score - 1) / deviation > TREND_Z and stays and min(losses) > 0
 
 
 def _non_finite_others(everyone: Sequence[Record]) -> tuple[tuple[str, float, Ranges], ...]:
@@ -353,6 +364,19 @@ def _collapsed(record: Record, skips: _Skips) -> bool:
     return bool(scales) and min(scales) <= LEAST_LOSS_SCALE < max(scales) and bool(skips.initial or skips.later)
 
 
+def _holds(record: Record) -> bool:
+    """True if the loss scales at which steps were skipped do not fall from the middle of the run to its end."""
+    scales = [
+        step.reported["loss_scale"]
+        for step in record.steps
+        if "loss_scale" in step.reported and _count(step.reported.get("skipped_steps"))
+    ]
+    third = len(scales) // 3
+    if third < FEWEST_SCALES or not all(scale > LEAST_LOSS_SCALE for scale in scales):
+        return False
+    return float(np.median(scales[-third:])) >= float(np.median(scales[third : 2 * third]))
+
+
 def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
     """(the largest relative difference between a perplexity and exp(loss), its step), less what rounding explains."""
     worst, where = None, None
@@ -368,12 +392,30 @@ def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
 
 
 def _spikes(record: Record, high: float) -> Ranges:
-    """Steps with a finite loss above that; not those from which a run falls at the start."""
+    """Steps with a finite loss above that; not those from which a run falls at the start.
+
+    A noisy loss crosses any height more than once on its way down: it is a spike only where the loss had come to far
+    less before.
+    """
     found = [step for step in record.steps if step.loss is not None and math.isfinite(step.loss)]
     above = [step.loss is not None and step.loss > high > 0 for step in found]
+    if True not in above:
+        return ()
     start = above.index(False) if False in above else len(above)
     start = max(start, _thrown_off(found, above))
-    return ranges(step.step for step, is_above in zip(found[start:], above[start:], strict=True) if is_above)
+    losses = np.array([step.loss for step in found])
+    risen = losses > DIVERGED * _lowest_before(losses)
+    return ranges(found[place].step for place in range(start, len(found)) if above[place] and risen[place])
+
+
+def _lowest_before(losses: Values) -> Values:
+    """The lowest that the loss had come to before each, by the medians of a few in a row once there are so many."""
+    lowest = np.minimum.accumulate(losses)
+    if len(losses) > BEFORE_SPIKE:
+        settled = np.median(sliding_window_view(losses, BEFORE_SPIKE), axis=1)
+        lowest[BEFORE_SPIKE - 1 :] = np.minimum.accumulate(settled)
+    before: Values = np.concatenate([lowest[:1], lowest[:-1]])
+    return before
 
 
 def _thrown_off(found: Sequence[Step], above: Sequence[bool]) -> int:

@@ -19,6 +19,7 @@ RISE_P = 1e-3  # of a rise by chance that is less than clear
 SLIGHT_FALL = 1e-3  # of the loss, between the medians of the first and the last third: clear, but nothing is learnt
 MEMORISED = 0.05  # of the early loss: the last one before 0, if it came down step by step
 SKIPPED_DOUBTS, SKIPPED_FAILS = 0.01, 0.05  # of the steps, after the loss scale was found
+SKIPPED_IN_TURN = 0.0225  # a scale that is doubled every 100 steps, and halved at the second overflow
 LONG_SEARCH = 40  # steps: a loss scale is halved in each, from 2**32 at the most
 PERPLEXITY_WITHIN = 0.02
 MIN_CONTRADICTED = 3  # steps with two losses
@@ -296,7 +297,7 @@ def _skips_told(numerics: Numerics, share: float) -> Answer:
     if 2 * initial > covered:
         status: Status = "fail" if initial > LONG_SEARCH else "inconclusive"
         return status, f"{initial} of {covered} steps were skipped before the first update."
-    if share > SKIPPED_DOUBTS:
+    if share > (SKIPPED_IN_TURN if numerics.loss_scale_holds else SKIPPED_DOUBTS):
         many = f"{share:.1%} of the steps were skipped after the loss scale was found."
         return "fail" if share > SKIPPED_FAILS else "inconclusive", many
     search = f", and {initial} in search of a loss scale" if initial else ""

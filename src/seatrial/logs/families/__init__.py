@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from seatrial.logs.families import (
+    build_nanogpt,
     composer,
     deepspeed,
     levanter,
     lightning,
+    lightning_checkpoints,
     litgpt,
     llmc,
     maxtext,
@@ -14,6 +16,7 @@ from seatrial.logs.families import (
     mlperf,
     modded_nanogpt,
     nanochat,
+    nanochat_mid,
     nanogpt,
     nanotron,
     olmo,
@@ -28,7 +31,8 @@ from seatrial.logs.grammar import Family
 FAMILIES: dict[str, Family] = {
     module.FAMILY.name: module.FAMILY
     for module in (
-        maxtext, megatron, nanotron, torchtitan, lightning, mlperf, transformers, olmo, composer, litgpt, torchtune,
-        nanogpt, nanochat, llmc, modded_nanogpt, levanter, verl, verl_sft, deepspeed,
+        maxtext, megatron, nanotron, torchtitan, lightning_checkpoints, lightning, mlperf, transformers, olmo, composer,
+        litgpt, torchtune, nanogpt, build_nanogpt, nanochat, nanochat_mid, llmc, modded_nanogpt, levanter, verl,
+        verl_sft, deepspeed,
     )
 }  # fmt: skip

@@ -6,7 +6,8 @@ same steps with more about them, only that rate counts. The skipped steps are co
 `step=0` is printed before the first one, and says only that the engine begins again where there were steps.
 
 DeepSpeed-Chat says how much there is to do, `Beginning of Epoch 1/2, Total Micro Batches 460`, and in its first stage a
-perplexity instead of losses.
+perplexity instead of losses; of its other stages, the mean loss of an epoch and that of an evaluation are read. A run
+is over once as many processes have exited successfully as its launcher has started.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ _WITH_LOSS = re.compile(r"(?:^|[\s\]:])steps: (?P<step>\d+) (?=loss: )")
 _ACCUMULATION = re.compile(r"\bgradient_accumulation_steps(?: |=| \.{2,40} )(?P<steps>[1-9]\d{0,5})\b(?!\.\d)")
 _EPOCH = re.compile(r"Beginning of Epoch \d+/(?P<epochs>\d{1,6}), Total Micro Batches (?P<batches>\d{1,12})\b")
 _PERPLEXITY = re.compile(rf"^ppl: (?P<ppl>{NUMBER})(?=\s*$|, loss: )")
+_OF_EPOCH = re.compile(rf"^Epoch \d{{1,6}}/\d{{1,6}} with loss (?P<loss>{NUMBER})\s*$", re.IGNORECASE)
+_PREFERRED = re.compile(rf"^chosen: {NUMBER}, rejected: {NUMBER}, loss: (?P<loss>{NUMBER})\s*$", re.IGNORECASE)
+_SPAWNED = re.compile(r"\[launch\.py:\d+:main\] process (?P<pid>\d{1,9}) spawned with command")
+_EXITED = re.compile(r"\[launch\.py:\d+:main\] Process (?P<pid>\d{1,9}) exits successfully")
+_END = note("end", "exits successfully")
 _PLANNED = note("facts", "Total Micro Batches", _EPOCH)
 _EVALUATED = note("eval", "ppl: ", _PERPLEXITY)
 
@@ -39,6 +45,7 @@ class _Log:
         self._has_begun = False
         self._accumulation: int | None = None
         self._evaluates = False
+        self._processes: set[str] = set()  # that were started and have not exited
 
     def __call__(self, line: str) -> Iterator[Found]:
         if found := _ACCUMULATION.search(line):
@@ -48,7 +55,18 @@ class _Log:
         evaluates, self._evaluates = self._evaluates, "Evaluating perplexity" in line
         if evaluates and (found := _PERPLEXITY.match(line)) and (perplexity := quantity(found["ppl"])):
             yield _EVALUATED, {"loss": str(math.log(perplexity) if perplexity > 0 else math.nan)}
+        if found := _OF_EPOCH.match(line) or _PREFERRED.match(line):
+            yield _EVALUATED, {"loss": found["loss"]}
         yield from self._step(line)
+        yield from self._exit(line)
+
+    def _exit(self, line: str) -> Iterator[Found]:
+        if found := _SPAWNED.search(line):
+            self._processes.add(found["pid"])
+        elif (found := _EXITED.search(line)) and found["pid"] in self._processes:
+            self._processes.remove(found["pid"])
+            if not self._processes:
+                yield _END, {}
 
     def _step(self, line: str) -> Iterator[Found]:
         if found := _STEP.search(line):
@@ -85,8 +103,11 @@ FAMILY = Family(
     custom_reader=_Log,
     custom_words=(
         "[Rank 0] step=", "Total Micro Batches", "gradient_accumulation_steps", "Evaluating perplexity", "ppl: ",
+        " with loss ", "chosen: ", "spawned with command", "exits successfully",
     ),
     notes=(
+        note("figures", "Attempted loss scale: ",
+             rf"Attempted loss scale: (?P<loss_scale>{NUMBER})(?=, (?:but hysteresis|reducing to) )"),
         note("figures", "CurrSamplesPerSec=", rf"CurrSamplesPerSec=(?P<samples_per_second_total>{NUMBER})(?=,)"),
     ),
 )  # fmt: skip

@@ -4,8 +4,9 @@ One JSON object a line, maybe behind a launcher's prefix. A run is a chain of *b
 next, and ends with `run_stop`, whose status says whether the evaluation reached its target. Lines with a training loss
 are steps; where there are none, the end of each block is one. What is called "step" counts samples (tokens for "gpt3"),
 unless the samples stand beside it, so that the batch size makes a step of it; without one there are no steps. An
-`epoch_num` below the batch size counts epochs, of `train_samples` each. Evaluations of most benchmarks that are no
-language models report a score, and no loss.
+`epoch_num` below the batch size counts epochs, of `train_samples` each; told after the evaluations of a run, these are
+the samples that it was trained on. Evaluations of most benchmarks that are no language models report a score, and no
+loss. The open division sets its own targets: there, a score counts from when it comes to that of the closed one.
 `:::SYSJSON {…}`, which many launchers print, describes the system: its nodes and what they have of devices.
 https://github.com/mlcommons/logging
 """
@@ -16,7 +17,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.logs.grammar import Family, Found, Reading, note
 
@@ -59,14 +60,25 @@ _SCORES: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "stable_diffusion": {"FID": (_AT_MOST, 90.0), "CLIP": (_AT_LEAST, 0.15)},
     "unet3d": {"": (_AT_LEAST, 0.908)},
 }
-_SAMPLES = ("samples_count", "step", "epoch_num")  # how metadata says how many; "step_num" is of steps indeed
+# How metadata says how many; "step_num" is of steps indeed.
+_SAMPLES = ("samples_count", "train_samples_since_beginning", "step", "epoch_num")
 _LOSSES = ("loss", "train_loss", "reduced_train_loss")
 _NO_LOSS = re.compile(  # a real accuracy
     r"bert|resnet|ssd|unet|dlrm|rnnt|maskrcnn|minigo|retinanet|rgat|gnn|stable_diffusion|deepcam|openfold",
     re.IGNORECASE,
 )
+MOST_UNPLACED = 10_000  # evaluations
 _COUNT = re.compile(r"[0-9]{1,7}")  # of nodes, and of devices in each
 _REASONS = {"success": "stopped_early", "aborted": "aborted"}
+
+
+class _Evaluation(NamedTuple):
+    """A line with the result of an evaluation."""
+
+    metadata: Mapping[str, Any]
+    value: Any
+    time: Mapping[str, float]
+    is_loss: bool
 
 
 class _Log:
@@ -89,6 +101,8 @@ class _Log:
         self._tells_losses = False
         self._last = 0  # step that was reported
         self._scored: tuple[int, dict[str, float]] = (0, {})  # a step, and the metrics of its evaluation so far
+        self._has_reached = False  # whether a score came to the target of the closed division
+        self._unplaced: list[_Evaluation] = []  # those of which nothing has told the step yet
         self._figures: dict[str, float] = {}  # of a block, for the next step that is reported
         self._block: tuple[float, int] | None = None  # when it began, and how many steps there had been
 
@@ -129,9 +143,10 @@ class _Log:
             case "train_loss":
                 yield from self._stats(metadata, {**metadata, "loss": value}, time)
             case "eval_accuracy" | "eval_error" | "eval_loss":
-                yield from self._evaluation(metadata, value, time, is_loss=key == "eval_loss")
+                yield from self._evaluation(_Evaluation(metadata, value, time, is_loss=key == "eval_loss"))
             case "train_samples":
                 self._train_samples = _number(value) or 0.0
+                yield from self._place(time)
             case "submission_division":
                 self._is_open = value == "open"
             case str() if key in _FACT_KEYS and isinstance(value, (str, int, float)):
@@ -202,19 +217,32 @@ class _Log:
                 self._figures["samples_per_second_total"] = (step - before) * self._batch / (time["time"] - began)
         yield from self._without_loss(step, time)
 
-    def _evaluation(
-        self, metadata: Mapping[str, Any], value: Any, time: Mapping[str, float], *, is_loss: bool
-    ) -> Iterator[Found]:
-        step = self._steps(metadata)
+    def _evaluation(self, found: _Evaluation) -> Iterator[Found]:
+        step = self._steps(found.metadata)
         if step is None:
+            self._unplaced += [found] if self._running and len(self._unplaced) < MOST_UNPLACED else []
             return
-        yield from self._without_loss(step, time)  # some logs tell by nothing else how far they came
-        if not is_loss and (metrics := _SCORES.get(self._benchmark)):
-            scored = self._score(step, str(metadata.get("metric")), _number(value), metrics)
-            yield _EVAL, {**time, "step": step, **scored}
-            return
-        loss = None if not is_loss and _NO_LOSS.search(self._benchmark) else _number(value)
-        yield _EVAL, {**time, "step": step, **({} if loss is None else {"loss": loss})}
+        yield from self._without_loss(step, found.time)  # some logs tell by nothing else how far they came
+        yield self._evaluated(step, found)
+
+    def _place(self, time: Mapping[str, float]) -> Iterator[Found]:
+        """The evaluations that did not say their step, and the last step, once the samples trained on are told."""
+        unplaced, self._unplaced = self._unplaced, []
+        if unplaced and self._running and self._batch > 0 and self._tokens() and not self._last:
+            step = _whole(self._train_samples / self._tokens() / self._batch)
+            if step:
+                yield from self._without_loss(step, time)
+                yield from (self._evaluated(step, found) for found in unplaced)
+
+    def _evaluated(self, step: int, found: _Evaluation) -> Found:
+        said: dict[str, Any] = {**found.time, "step": step}
+        if not found.is_loss and (metrics := _SCORES.get(self._benchmark)):
+            return _EVAL, {
+                **said,
+                **self._score(step, str(found.metadata.get("metric")), _number(found.value), metrics),
+            }
+        loss = None if not found.is_loss and _NO_LOSS.search(self._benchmark) else _number(found.value)
+        return _EVAL, {**said, **({} if loss is None else {"loss": loss})}
 
     def _score(
         self, step: int, metric: str, value: float | None, metrics: Mapping[str, tuple[str, float]]
@@ -223,12 +251,15 @@ class _Log:
         before = self._scored[1] if self._scored[0] == step else {}
         found = {**before, metric if metric in metrics else "": math.nan if value is None else value}
         self._scored = (step, found)
-        if self._is_open or not metrics.keys() <= found.keys():
+        if not metrics.keys() <= found.keys():
             return {}
         short = [
             (target - found[name] if way == _AT_LEAST else found[name] - target) / target
             for name, (way, target) in metrics.items()
         ]
+        self._has_reached |= all(each <= 0 for each in short)
+        if self._is_open and not self._has_reached and all(map(math.isfinite, short)):
+            return {}
         told = (f"{name or 'score'} {found[name]:.4g} ({way} {target:g})" for name, (way, target) in metrics.items())
         return {"score": ", ".join(told), "shortfall": max(short) if all(map(math.isfinite, short)) else math.nan}
 

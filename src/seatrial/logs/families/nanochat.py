@@ -2,7 +2,7 @@
 
 Steps count from 0. The loss is a running mean, so that after one NaN all are. The MFU is in percent without a sign, of
 the GPU's peak in bfloat16. The tokens/s are those of the time and of all devices, and say nothing more. The lines of
-chat_sft and mid_train have no total, and are not read.
+chat_sft and mid_train have no total: `nanochat_mid` reads them.
 """
 
 from __future__ import annotations

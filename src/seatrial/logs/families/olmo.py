@@ -2,6 +2,7 @@
 
 OLMo's other ranks print the first line alone, as OLMo-core does between two steps that have figures; it is then not
 read. OLMo's rates are means over a window of steps; those of OLMo-core are of the step. Its MFU is in percent.
+OLMo goes on for `extra_steps_after_cancel` steps when it is asked to stop, which it may ask itself at its last step.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ FAMILY = Family(
     notes=(
         note("start", "Training for ", r"\bTraining for (?P<planned_steps>[\d,]+) steps\s*$"),
         note("start", "Peak GPU Memory (MB) before ", r"Peak GPU Memory \(MB\) before \w+: "),
+        note("facts", "extra_steps_after_cancel=", r"\bextra_steps_after_cancel=(?P<extra_steps>\d{1,6})\b"),
         note("facts", ", Device peak Flops/s: ", r"Device: (?P<device_kind>.{1,80}?), Device peak Flops/s: "),
         note("checkpoint", "heckpoint saved to ", r"\bCheckpoint saved to \S*/step(?P<step>\d+)\s*$"),
         note("checkpoint", "Checkpoint for step ", r"Checkpoint for step (?P<step>\d+) saved successfully"),
