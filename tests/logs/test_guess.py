@@ -34,6 +34,7 @@ LINES: dict[str, tuple[Callable[[int], str], Callable[[int], int], bool]] = {
         lambda n: f"2026-01-01 10:{n:02d}:00 INFO [{n * 10}/{N * 10}] Loss: {loss_at(n):.4f} (avg 3.2)",
         lambda n: n * 10, False,
     ),
+    "slash": (lambda n: f"{n:05d}/{N:05d}, train_loss: {loss_at(n):.4f}, duration: 1.250s", lambda n: n, True),
     "loss first": (lambda n: f"loss: {loss_at(n):.4f}  grad_norm: 2.5  global_step: {n * 2}", lambda n: n * 2, False),
     "total": (lambda n: f"Training step {n}/{N} - Loss {loss_at(n):.4f} - 1.25 s/it", lambda n: n, False),
     "quoted": (lambda n: f"INFO metrics {{'iteration': {n}, 'ce_loss': {loss_at(n):.4f}}}", lambda n: n, False),
@@ -71,7 +72,7 @@ def test_steps_and_losses_are_found(name: str, family: str, tmp_path: Path) -> N
     assert started.facts["family"] == "generic"
     assert started.facts["guessed"].startswith("guessed: ")
     assert started.facts.get("confirmed") is (True if family == "generic" else None)
-    assert started.planned_steps == {"dated": N * 10, "total": N}.get(name)
+    assert started.planned_steps == {"dated": N * 10, "total": N, "slash": N}.get(name)
 
 
 def test_a_guess_is_no_pass_until_it_is_confirmed(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ _UNIT = r"(?: ?(?:ms|sec(?:onds)?|s)(?![\w/])|%)?"
 # A key, and the number behind it; of "[10/100]" and "10/100", a step and the total.
 _PAIR_TEXT = rf"(?<![\w.])({_KEY})['\"]?(?: ?[:=] ?| {{1,8}}|\t|: {{1,8}})['\"]?[\[(]?({NUMBER}{_UNIT})(?!\.?{CUT})"
 PAIR = re.compile(_PAIR_TEXT, re.IGNORECASE)
-_BARE = re.compile(r"(?i:(?<!epoch)(?<!epoch[: ]))[\[(] {0,8}(\d{1,9})/(\d{1,9})[\])]")
+# "[ 10/100]" and "00010/00100, ".
+_BARE_BEGINS = r"(?i:(?<!epoch)(?<!epoch[: ]))(?:[\[(] {0,8}|(?:\A|(?<=[ |]))(?=\d{1,9}/\d{1,9}[,:;|]))"
+_BARE_ENDS = r"(?:[\])]|(?=[,:;|]))"
+_BARE = re.compile(rf"{_BARE_BEGINS}(\d{{1,9}})/(\d{{1,9}}){_BARE_ENDS}")
 BARE = "[n/m]"  # stands in for the key of a step that has none
 
 _IS_LOSS = re.compile(r"(?<![a-z])loss(?![a-z])", re.IGNORECASE)
@@ -394,7 +397,7 @@ def _number_of(step: str) -> str:
     """The pattern of the number of a step, with the total that may stand behind it."""
     if step == BARE:
         # Ten million and the like stand for no end at all.
-        return r"(?i:(?<!epoch)(?<!epoch[: ]))[\[(] {0,8}(?P<step>\d{1,9})/(?:10{7,9}|(?P<total>\d{1,9}))[\])]"
+        return rf"{_BARE_BEGINS}(?P<step>\d{{1,9}})/(?:10{{7,9}}|(?P<total>\d{{1,9}})){_BARE_ENDS}"
     return rf"(?<![\w.]){re.escape(step)}{_BETWEEN}(?P<step>\d[\d,]*){_TOTAL}"
 
 
