@@ -300,22 +300,24 @@ class FaultScanner:
             return
         if "message" in candidates and not _is_open(block) and self._begin(_bare(line), key, about):
             return
-        rows = []
         for candidate in candidates:
-            if isinstance(candidate, Pattern):
-                rows.append(candidate)
-            elif candidate == "headless":
-                if key not in self._blocks and _FRAME.match(text := _bare(line)):
-                    self._raised(self._open(key, candidate, about), text, key, about)
-            elif candidate == "chain":
-                self._chains[key] = (self._chains.get(key, (about["line"], False))[0], True)
-            elif candidate == "launch":
-                self._launches.hear(key[1], line[read_prefix(line).length :], about["line"])
-            elif candidate != "message" and not (candidate == "traceback" and block and _is_over(block)):
-                opened = self._open(key, candidate, about)
-                opened.speaker = speaker_of_logged(line) if candidate == "traceback" else ""
-        if rows:
+            if isinstance(candidate, str):
+                self._open_by(candidate, line, key, about, block)
+        if rows := [candidate for candidate in candidates if isinstance(candidate, Pattern)]:
             yield from self._match(line, rows, key, about)
+
+    def _open_by(self, candidate: str, line: str, key: Key, about: dict[str, Any], block: _Block | None) -> None:
+        """Opens what a line may begin by one of its words: a traceback, a chain of them, another launch."""
+        if candidate == "headless":
+            if key not in self._blocks and _FRAME.match(text := _bare(line)):
+                self._raised(self._open(key, candidate, about), text, key, about)
+        elif candidate == "chain":
+            self._chains[key] = (self._chains.get(key, (about["line"], False))[0], True)
+        elif candidate == "launch":
+            self._launches.hear(key[1], line[read_prefix(line).length :], about["line"])
+        elif candidate != "message" and not (candidate == "traceback" and block and _is_over(block)):
+            opened = self._open(key, candidate, about)
+            opened.speaker = speaker_of_logged(line) if candidate == "traceback" else ""
 
     def _begin(self, text: str, key: Key, about: dict[str, Any], *, kind: str = "message") -> bool:
         """Begins the block of a message of several lines, if this is the first of them."""
@@ -401,8 +403,18 @@ class FaultScanner:
         if block.kind == "headless" and (not last or last["name"].endswith("Warning")):
             del self._blocks[key]  # a stack that was printed for another reason
             return None
-        if not last:
-            return None
+        return self._ended(block, text, key, about, frames, last) if last else None
+
+    def _ended(
+        self,
+        block: _Block,
+        text: str,
+        key: Key,
+        about: dict[str, Any],
+        frames: launches.Frames,
+        last: re.Match[str],
+    ) -> list[Fault] | None:
+        """The faults of a traceback, by its last line; as `_raised`."""
         name = last["name"].rpartition(".")[2]
         self._launches.raised(key[1], frames, name)
         if block.kind == "ignored":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -126,24 +126,15 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
     lines: Iterable[list[str]] = kept
     held: list[Event | Steps] = []
     for families in _turns(() if spellings.confirmed else spellings.families):
-        held, is_own = [], False
-        fallbacks = {family.name for family in families if family.fallback}
         events = read_text(lines, families, process=process, source=named(path), in_columns=spellings.in_columns)
-        for event in events:
-            held.append(event)
-            if isinstance(event, RunStarted):
-                is_own = event.facts.get("family") not in fallbacks
-            if isinstance(event, Step) and (is_own or event.loss is not None):
-                kept.forget()
-                yield from held
-                yield from events
-                return
+        held, found = _up_to_a_loss(events, {family.name for family in families if family.fallback})
+        if found:
+            kept.forget()
+            yield from held
+            yield from events
+            return
         lines = kept.once_more()
-    of_means = any(isinstance(event, RunStarted) and "summary" in event.facts for event in held)
-    doubtful = spellings.guessed and not of_means
-    alone = not any(isinstance(event, (Step, Steps)) for event in held)
-    again = (line for block in kept.once_more() for line in block) if doubtful else ()
-    guess = guess_from_lines(again, alone=alone) if doubtful else None
+    guess = _guess(kept, held) if spellings.guessed else None
     if guess is None:
         yield from held
         return
@@ -151,6 +142,27 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
     families = (*others, guess.family)
     events = read_text(kept.once_more(), families, process=process, source=named(path), in_columns=spellings.in_columns)
     yield from _marked(events, guess, confirmed=spellings.confirmed)
+
+
+def _up_to_a_loss(events: Iterator[Event | Steps], fallbacks: Container[str]) -> tuple[list[Event | Steps], bool]:
+    """The events up to the first step that counts, and whether there is one; one of a fallback has to have a loss."""
+    held: list[Event | Steps] = []
+    is_own = False
+    for event in events:
+        held.append(event)
+        if isinstance(event, RunStarted):
+            is_own = event.facts.get("family") not in fallbacks
+        if isinstance(event, Step) and (is_own or event.loss is not None):
+            return held, True
+    return held, False
+
+
+def _guess(kept: _Kept, held: Sequence[Event | Steps]) -> Guess | None:
+    """The spelling of a log in which no step counts; None where its means are known, or nothing in it is regular."""
+    if any(isinstance(event, RunStarted) and "summary" in event.facts for event in held):
+        return None
+    alone = not any(isinstance(event, (Step, Steps)) for event in held)
+    return guess_from_lines((line for block in kept.once_more() for line in block), alone=alone)
 
 
 def _turns(families: tuple[Family, ...]) -> Iterator[tuple[Family, ...]]:

@@ -244,14 +244,11 @@ class _Goal(NamedTuple):
 def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int | None) -> _Goal:
     steps = main.steps.numbers
     counted_from = _counted_from(main.started, steps)
-    said = (start.planned_steps for start in reversed(main.starts) if start and start.planned_steps)
-    asked_for = spec.steps if spec and spec.epochs is None else None  # epochs may end it sooner, which it says itself
-    planned = asked = asked_for or next(said, spec.steps if spec else None) or _as_counted(given, steps, counted_from)
     lines_counted = main.started is not None and main.started.facts.get("lines_counted") is True
-    if lines_counted:  # a line may be of several steps
-        planned = asked = None
+    asked = None if lines_counted else _asked(spec, main, given, counted_from)  # else a line may be of several steps
     # A limit of time says how long a run is only where nobody asked for steps or epochs.
     early = ("stopped_early",) if spec else ("stopped_early", "time_spent")
+    planned = asked
     if planned is None and bool(steps) and not lines_counted:
         planned = _planned_by_its_end(main) or (steps[-1] - counted_from + 1 if _is_done(main) else None)
     if planned is not None and steps:
@@ -274,6 +271,14 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int 
         reached=came_to_it and not main.idle,
         lines_counted=lines_counted,
     )
+
+
+def _asked(spec: RunSpec | None, main: Record, given: int | None, counted_from: int) -> int | None:
+    """How many steps the run was to do: by the configuration, by its own word, or by who judges it."""
+    said = (start.planned_steps for start in reversed(main.starts) if start and start.planned_steps)
+    asked_for = spec.steps if spec and spec.epochs is None else None  # epochs may end it sooner, which it says itself
+    known = asked_for or next(said, spec.steps if spec else None)
+    return known or _as_counted(given, main.steps.numbers, counted_from)
 
 
 def _steps_more(main: Record, over: int) -> int:

@@ -128,8 +128,7 @@ class _Log:
         own = int(named[2]) if named and named[2].isdigit() and len(named[2]) < LONGEST_STEP else None
         step = self._step if own is None else own
         if "train_runtime" in pairs and "loss" not in pairs:  # some versions have the time so far in every line
-            totals = {TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}
-            yield END, {**totals, **(self._drawn(totals) if self._is_late or not self._has_steps else {})}
+            yield END, self._totals(pairs)
             self._begin()
         elif "eval_loss" in pairs:
             yield EVAL, {"loss": pairs["eval_loss"], **({} if step is None or self._is_late else {"step": step})}
@@ -143,6 +142,11 @@ class _Log:
                 self._waits = said
             else:
                 yield from self._read_step(said, own)
+
+    def _totals(self, pairs: Mapping[str, str]) -> Mapping[str, str]:
+        """What the end of a run says of all of it, with what its progress bar does where the lines came late."""
+        totals = {TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}
+        return {**totals, **(self._drawn(totals) if self._is_late or not self._has_steps else {})}
 
     def _drawn(self, totals: Mapping[str, str]) -> Mapping[str, str]:
         """How far the bar of the training came, and to what; of several, the one that the end of the run fits."""
