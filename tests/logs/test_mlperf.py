@@ -178,3 +178,126 @@ def test_an_epoch_has_steps_only_where_its_samples_are_known() -> None:
     told.append(line("eval_accuracy", 0.6, 5000, epoch_num=0.5))
     assert steps(both(told)) == []
     assert [step.step for step in steps(both([line("train_samples", 6400), *told]))] == [50]
+
+
+def judged(text: list[str]) -> verdict.Verdict:
+    return verdict.judge(metrics.measure(logs.parse(text), None), None, rehearsal="")
+
+
+def line_06(key: str, value: Any = None, seconds: float = 0.0, **metadata: Any) -> str:
+    said = {"value": value, "metadata": {**metadata, "file": "a.py", "lineno": 1}}
+    return f":::MLL {1_560_000_000 + seconds:.3f} {key}: {json.dumps(said)}"
+
+
+def line_05(key: str, value: Any = None, seconds: float = 0.0, benchmark: str = "gnmt") -> str:
+    said = "" if value is None else f": {json.dumps(value)}"
+    return f":::MLPv0.5.0 {benchmark} {1_540_000_000 + seconds:.9f} (a.py:1) {key}{said}"
+
+
+def run_06(benchmark: str, scores: list[Any], status: str = "success") -> list[str]:
+    told = [line_06("submission_benchmark", benchmark), line_06("global_batch_size", 8192), line_06("run_start")]
+    told += [line_06("eval_accuracy", score, 60.0 * n, epoch_num=n) for n, score in enumerate(scores, 1)]
+    return [*told, *([line_06("run_stop", None, 60.0 * len(scores) + 1, status=status)] if status else [])]
+
+
+def run_05(
+    benchmark: str, scores: list[float], target: float, *, success: bool | None = True, begins: float = 0.0
+) -> list[str]:
+    told = [line_05("run_start", None, begins, benchmark)]
+    for epoch, score in enumerate(scores):
+        evaluated = begins + 60.0 * epoch + 50
+        told.append(line_05("train_epoch", epoch, begins + 60.0 * epoch, benchmark))
+        told.append(line_05("eval_accuracy", {"epoch": epoch, "value": score}, evaluated, benchmark))
+        told.append(line_05("eval_target", target, evaluated, benchmark))
+    ended = [line_05("run_stop", {"success": success}, begins + 60.0 * len(scores), benchmark)]
+    return told + ([] if success is None else ended)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        (run_06("gnmt", [5.5, 23.0, 24.25]), "pass"),
+        (run_06("gnmt", [5.5, 23.0, "24.25"]), "pass"),  # some print it as text
+        (run_06("gnmt", [5.5, 23.0, 23.9]), "fail"),
+        (run_06("gnmt", [5.5, 23.0, 24.25], status="aborted"), "fail"),
+        (run_06("gnmt", [5.5, 23.0, 24.25], status=""), "inconclusive"),
+        (run_06("transformer", [0.26]), "fail"),  # in percent, by these rules
+        (run_06("minigo", [0.6]), "inconclusive"),  # whose target is not known
+        (run_06("ssd", [0.15, 0.2301]), "pass"),
+        (run_05("gnmt", [19.0, 21.9], 21.8), "pass"),
+        (run_05("gnmt", [19.0, 21.7], 21.8), "fail"),
+        (run_05("gnmt", [19.0, 21.9], 21.8, success=False), "fail"),
+        (run_05("gnmt", [19.0, 21.9], 21.8, success=None), "inconclusive"),
+        (run_05("gnmt", [9.0, 12.0], 10.0), "fail"),  # a target of its own
+        (run_05("resnet", [0.5, 0.7491], 0.749), "pass"),
+    ],
+)
+def test_the_lines_of_older_rules_have_the_targets_of_these(text: list[str], outcome: str) -> None:
+    assert judged(text).outcome == outcome
+
+
+def test_an_epoch_of_the_oldest_rules_counts_from_its_first_number() -> None:
+    from_zero = run_05("gnmt", [19.0, 20.0, 21.9], 21.8)
+    from_one = [line_05("run_start")]
+    for epoch, score in enumerate((19.0, 20.0, 21.9), 1):
+        from_one += [line_05("train_epoch", epoch, 60.0 * epoch), line_05("eval_accuracy", score, 60.0 * epoch + 50)]
+    assert [step.step for step in steps(both(from_zero))] == [1, 2, 3]
+    assert [step.step for step in steps(both(from_one))] == [1, 2, 3]
+
+
+def test_two_runs_of_the_oldest_rules_in_one_log_are_two_attempts() -> None:
+    found = both(run_05("gnmt", [21.9], 21.8) + run_05("gnmt", [21.85], 21.8, begins=900.0))
+    assert [event.attempt for event in found if isinstance(event, RunStarted)] == [1, 2]
+
+
+BEFORE_2021, BEFORE_2022, LATER = 1_592_000_000_000, 1_620_000_000_000, 1_660_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "score", "when", "outcome"),
+    [
+        ("bert", 0.7125, BEFORE_2021, "pass"),
+        ("bert", 0.7115, BEFORE_2021, "fail"),
+        ("bert", 0.7125, BEFORE_2022, "fail"),
+        ("bert", 0.7125, 0, "fail"),  # a line without a time
+        ("ssd", 0.2301, BEFORE_2021, "pass"),
+        ("ssd", 0.2301, BEFORE_2022, "pass"),
+        ("ssd", 0.2301, LATER, "fail"),
+        ("transformer", 0.2501, BEFORE_2021, "pass"),
+        ("transformer", 25.01, BEFORE_2021, "pass"),
+        ("transformer", 0.2499, BEFORE_2021, "fail"),
+        ("gnmt", 24.01, BEFORE_2021, "pass"),
+    ],
+)
+def test_a_target_depends_on_the_rules_of_the_time(benchmark: str, score: float, when: int, outcome: str) -> None:
+    shift = when - 1_790_000_000_000
+    told = [line("submission_benchmark", benchmark), line("train_samples", 6400), line("global_batch_size", 64)]
+    told += [line("run_start", None, shift), line("eval_accuracy", score, shift + (5000 if when else 0), epoch_num=1)]
+    assert judged([*told, line("run_stop", None, shift + 6000, status="success")]).outcome == outcome
+
+
+def test_a_translation_in_percent_that_begins_near_nothing_is_no_fraction() -> None:
+    told = [line("submission_benchmark", "transformer"), line("run_start", None, BEFORE_2021 - 1_790_000_000_000)]
+    told += [
+        line("eval_accuracy", score, BEFORE_2021 - 1_790_000_000_000 + 60_000 * n, epoch_num=n)
+        for n, score in enumerate((0.3, 12.0, 0.9), 1)
+    ]
+    found = [event.score for event in both(told) if isinstance(event, Eval)]
+    assert found[1:] == ["score 12 (at least 25)", "score 0.9 (at least 25)"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ":::MLL eval_accuracy: 25.0",
+        ":::MLL 1.0 eval_accuracy: ",
+        ":::MLL 1.0 eval_accuracy: [25.0]",
+        ":::MLPv0.5.0 gnmt 1.0 (a.py:1) eval_accuracy: {",
+        ":::MLPv0.5.0 gnmt 1.0 (a.py:1) eval_accuracy",
+        ":::MLPv0.5.0 gnmt 1.0 eval_accuracy: 25.0",
+        ':::MLPv0.5.0 gnmt 1.0 (a.py:1) run_stop: {"success": "yes"}',
+        ":::MLPv0.5.0 gnmt 1.0 (a.py:1) train_epoch: null",
+    ],
+)
+def test_an_older_line_that_was_cut_says_nothing(text: str) -> None:
+    assert both([text]) == []

@@ -29,6 +29,7 @@ _AFTERMATH = {"exception", "segfault", "interpreter_died", "interrupted", "non_f
 _EXPLAINED_LATER = {"dataloader_died": "host_oom"}
 # What is done to a run that hangs or fails anyhow.
 _ORDERED = {"cancelled", "preempted", "time_limit", "interrupted"}
+_SUMMARY = "Subject: Job "  # LSF's, which says that a job exited, and on later lines why
 # Symptoms that say that something ended, but not of what; a collective's error says a little more.
 _VAGUE = {
     "collective_error": 1,
@@ -318,7 +319,7 @@ class _Symptoms:
         """True if what may be a cause follows from these symptoms."""
         if fault.fault == "process_died" and fault.rank in self._reporters and not _by_itself(fault):
             return True
-        if fault.fault in _ORDERED and self.faults:
+        if fault.fault in _ORDERED and any(not earlier.text.startswith(_SUMMARY) for earlier in self.faults):
             return True
         return fault.fault in _AFTERMATH and self._who(fault) in self._affected
 

@@ -8,6 +8,11 @@ unless the samples stand beside it, so that the batch size makes a step of it; w
 the samples that it was trained on. Evaluations of most benchmarks that are no language models report a score, and no
 loss. The open division sets its own targets: there, a score counts from when it comes to that of the closed one.
 `:::SYSJSON {…}`, which many launchers print, describes the system: its nodes and what they have of devices.
+
+Older rules have lines of their own, which say the same: `:::MLL 1561.340 eval_accuracy: {"value": 25.2, …}` (v0.6) and
+`:::MLPv0.5.0 gnmt 1541.384 (train.py:464) eval_accuracy: {"epoch": 2, "value": 22.0}` (v0.5). They do not tell how many
+steps an epoch has, nor does the batch of the translation with a transformer, which some programs count in tokens:
+there, an epoch is a step.
 https://github.com/mlcommons/logging
 """
 
@@ -16,12 +21,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from seatrial.logs.grammar import Family, Found, Reading, note
 
 _MARK, _SYSTEM = ":::MLLOG", ":::SYSJSON"
+_MARK_06, _MARK_05 = ":::MLL ", ":::MLPv"
+_LINE_06 = re.compile(r":::MLL (?P<seconds>\d{1,12}\.\d+) (?P<key>\w+): ")
+_LINE_05 = re.compile(
+    r":::MLPv(?P<rules>\d+\.\d+)[\d.]* (?P<benchmark>\w+) (?P<seconds>\d{1,12}\.\d+) "
+    r"\([^()]*(?:\([^()]*\)[^()]*)?\) (?P<key>\w+)(?:: )?"
+)
+_AS_TEXT = re.compile(r"-?\d{1,6}(?:\.\d{1,20})?")  # a score that stands in quotes
 _DECODER = json.JSONDecoder()
 
 
@@ -44,12 +57,14 @@ _TARGETS = {"llama2_70b_lora": 0.925, "llama31_8b": 3.3, "llama31_405b": 5.6, "g
 # What decides where it is no loss: benchmark → metric ("" for the only one) → what it has to come to, in the closed
 # division; by the same rules, those of MLPerf HPC, and https://github.com/mlcommons/logging, which checks results.
 _AT_LEAST, _AT_MOST = "at least", "at most"
-_SCORES: Mapping[str, Mapping[str, tuple[str, float]]] = {
+_Scores = Mapping[str, Mapping[str, tuple[str, float]]]
+_SCORES: _Scores = {
     "bert": {"": (_AT_LEAST, 0.72)},
     "cosmoflow": {"": (_AT_MOST, 0.124)},
     "deepcam": {"": (_AT_LEAST, 0.82)},
     "dlrm": {"": (_AT_LEAST, 0.8025)},
     "dlrm_dcnv2": {"": (_AT_LEAST, 0.80275)},
+    "gnmt": {"": (_AT_LEAST, 24.0)},
     "gnn": {"": (_AT_LEAST, 0.72)},
     "oc20": {"": (_AT_MOST, 0.036)},
     "resnet": {"": (_AT_LEAST, 0.759)},
@@ -58,8 +73,34 @@ _SCORES: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "rnnt": {"": (_AT_MOST, 0.058)},
     "ssd": {"": (_AT_LEAST, 0.34)},
     "stable_diffusion": {"FID": (_AT_MOST, 90.0), "CLIP": (_AT_LEAST, 0.15)},
+    "transformer": {"": (_AT_LEAST, 25.0)},
     "unet3d": {"": (_AT_LEAST, 0.908)},
 }
+# Those of rules that a line names.
+_SCORES_BY_RULES: Mapping[str, _Scores] = {
+    "0.5": {
+        "gnmt": {"": (_AT_LEAST, 21.8)},
+        "ncf": {"": (_AT_LEAST, 0.635)},
+        "resnet": {"": (_AT_LEAST, 0.749)},
+        "ssd": {"": (_AT_LEAST, 0.212)},
+        "transformer": {"": (_AT_LEAST, 25.0)},
+    },
+    "0.6": {
+        "gnmt": {"": (_AT_LEAST, 24.0)},
+        "resnet": {"": (_AT_LEAST, 0.759)},
+        "ssd": {"": (_AT_LEAST, 0.23)},
+        "transformer": {"": (_AT_LEAST, 25.0)},
+    },
+}
+# Later lines name no rules. The time tells which ones there were: up to it (in UTC) → what was lower than it is now.
+_SCORES_BEFORE: Sequence[tuple[float, _Scores]] = (
+    (datetime(2021, 1, 1, tzinfo=UTC).timestamp(), {"bert": {"": (_AT_LEAST, 0.712)}, "ssd": {"": (_AT_LEAST, 0.23)}}),
+    (datetime(2022, 1, 1, tzinfo=UTC).timestamp(), {"ssd": {"": (_AT_LEAST, 0.23)}}),  # the model of that time
+)
+_BLEU = {"gnmt", "transformer"}  # in percent; some programs print a fraction
+_TRANSLATION = "transformer"
+# Facts that are told in steps or of one, and say nothing where epochs are counted.
+_OF_STEPS = {"global_batch_size", "max_sequence_length", "gradient_accumulation_steps", "max_steps"}
 # How metadata says how many; "step_num" is of steps indeed.
 _SAMPLES = ("samples_count", "train_samples_since_beginning", "step", "epoch_num")
 _LOSSES = ("loss", "train_loss", "reduced_train_loss")
@@ -89,6 +130,8 @@ class _Log:
         self._sequence = 0.0
         self._benchmark = ""
         self._is_open = False  # of the open division, which sets its own targets
+        self._rules = ""  # of an older version, whose lines name it
+        self._planned = 0.0  # steps, by the learning rate
         self._train_samples = 0.0  # in an epoch
         self._target_told = False
         self._running = True
@@ -102,6 +145,9 @@ class _Log:
         self._last = 0  # step that was reported
         self._scored: tuple[int, dict[str, float]] = (0, {})  # a step, and the metrics of its evaluation so far
         self._has_reached = False  # whether a score came to the target of the closed division
+        self._best = 0.0  # score
+        self._epoch: float | None = None  # that began last, as it is counted
+        self._counted_from: float | None = None  # number of the first epoch
         self._unplaced: list[_Evaluation] = []  # those of which nothing has told the step yet
         self._figures: dict[str, float] = {}  # of a block, for the next step that is reported
         self._block: tuple[float, int] | None = None  # when it began, and how many steps there had been
@@ -112,8 +158,13 @@ class _Log:
             at += len(_MARK)
             found = _decoded(line, at)
             if found is not None:
+                self._rules = ""
                 yield from self._read(found)
             at = line.find(_MARK, at)
+        for found in _older(line):
+            self._rules = found["rules"]
+            self._benchmark = found.get("benchmark", self._benchmark)
+            yield from self._read(found)
         if (at := line.find(_SYSTEM)) >= 0 and (found := _decoded(line, at + len(_SYSTEM))):
             yield _FACTS, dict(_devices(found))
 
@@ -121,7 +172,7 @@ class _Log:
         key, value, metadata = found.get("key"), found.get("value"), found.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
         milliseconds = _number(found.get("time_ms"))
-        time = {} if milliseconds is None else {"time": milliseconds / 1000}
+        time = {"time": milliseconds / 1000} if milliseconds else {}  # 0 is the time of a line that was added later
         match key:
             case "init_start":
                 self._running = True
@@ -130,12 +181,16 @@ class _Log:
                 self._running = True
                 self._forget()
                 self._began = time.get("time")
+                if self._rules == "0.5":  # which have no other line that a program begins with
+                    yield _START, time
+                    yield _FACTS, {"model": self._benchmark, **self._implied("submission_benchmark")}
                 yield _FACTS, {**time, **({"run_start_seconds": time["time"]} if time else {})}
             case "run_stop":
                 yield from self._end_of_run(metadata, time)
             case "block_start":
                 done = self._steps_at_block(metadata)
-                self._block = (time["time"], done) if time and done is not None else None
+                is_known = bool(time) and done is not None and not self._counts_epochs
+                self._block = (time["time"], done or 0) if is_known else None
             case "block_stop":
                 yield from self._end_of_block(metadata, time)
             case "tracked_stats" if isinstance(value, dict):
@@ -143,7 +198,11 @@ class _Log:
             case "train_loss":
                 yield from self._stats(metadata, {**metadata, "loss": value}, time)
             case "eval_accuracy" | "eval_error" | "eval_loss":
+                metadata = {**metadata, **self._epochs_done(found)}
                 yield from self._evaluation(_Evaluation(metadata, value, time, is_loss=key == "eval_loss"))
+            case "train_epoch" if (epoch := _number(value)) is not None:
+                self._epoch = epoch
+                self._counted_from = epoch if self._counted_from is None else self._counted_from
             case "train_samples":
                 self._train_samples = _number(value) or 0.0
                 yield from self._place(time)
@@ -151,7 +210,33 @@ class _Log:
                 self._is_open = value == "open"
             case str() if key in _FACT_KEYS and isinstance(value, (str, int, float)):
                 self._learn(key, value)
-                yield _FACTS, {**time, **self._implied(key), _FACT_KEYS[key]: value}
+                said = {} if self._counts_epochs and key in _OF_STEPS else {_FACT_KEYS[key]: value}
+                yield _FACTS, {**time, **self._implied(key), **said}
+            case "opt_learning_rate_training_steps":
+                self._planned = _number(value) or 0.0
+
+    @property
+    def _counts_epochs(self) -> bool:
+        """True if nothing tells how many steps an epoch has."""
+        return bool(self._rules) or self._benchmark == _TRANSLATION
+
+    def _epochs_done(self, found: Mapping[str, Any]) -> Mapping[str, float]:
+        """How many epochs an evaluation by v0.5 follows, whose line says the last one's number, or nothing."""
+        if self._rules != "0.5":
+            return {}
+        epoch = _number(found.get("epoch")) if "epoch" in found else self._epoch
+        return {} if epoch is None else {"epoch_num": epoch + (0 if self._counted_from else 1)}
+
+    def _targets(self, time: float | None) -> Mapping[str, tuple[str, float]]:
+        """What the metrics of the benchmark had to come to at that time."""
+        if self._rules:
+            return _SCORES_BY_RULES.get(self._rules, {}).get(self._benchmark, {})
+        earlier = (
+            scores[self._benchmark]
+            for until, scores in _SCORES_BEFORE
+            if time is not None and time < until and self._benchmark in scores
+        )
+        return next(earlier, _SCORES.get(self._benchmark, {}))
 
     def _learn(self, key: str, value: str | float) -> None:
         match key:
@@ -169,7 +254,7 @@ class _Log:
         if key != "submission_benchmark":
             return {}
         known = self._benchmark in _TARGETS and not self._target_told
-        is_scored = self._benchmark in _SCORES or _NO_LOSS.search(self._benchmark)
+        is_scored = self._rules or self._benchmark in _SCORES or _NO_LOSS.search(self._benchmark)
         scored = {"loss_optional": True} if is_scored else {}
         return {**scored, **({"target_eval_loss": _TARGETS[self._benchmark]} if known else {})}
 
@@ -228,7 +313,8 @@ class _Log:
     def _place(self, time: Mapping[str, float]) -> Iterator[Found]:
         """The evaluations that did not say their step, and the last step, once the samples trained on are told."""
         unplaced, self._unplaced = self._unplaced, []
-        if unplaced and self._running and self._batch > 0 and self._tokens() and not self._last:
+        can_tell = self._batch > 0 and self._tokens() and not self._counts_epochs
+        if unplaced and self._running and can_tell and not self._last:
             step = _whole(self._train_samples / self._tokens() / self._batch)
             if step:
                 yield from self._without_loss(step, time)
@@ -236,18 +322,22 @@ class _Log:
 
     def _evaluated(self, step: int, found: _Evaluation) -> Found:
         said: dict[str, Any] = {**found.time, "step": step}
-        if not found.is_loss and (metrics := _SCORES.get(self._benchmark)):
+        if not found.is_loss and (metrics := self._targets(found.time.get("time"))):
             return _EVAL, {
                 **said,
                 **self._score(step, str(found.metadata.get("metric")), _number(found.value), metrics),
             }
-        loss = None if not found.is_loss and _NO_LOSS.search(self._benchmark) else _number(found.value)
+        is_score = not found.is_loss and (self._rules or _NO_LOSS.search(self._benchmark))
+        loss = None if is_score else _number(found.value)
         return _EVAL, {**said, **({} if loss is None else {"loss": loss})}
 
     def _score(
         self, step: int, metric: str, value: float | None, metrics: Mapping[str, tuple[str, float]]
     ) -> Mapping[str, Any]:
         """The score of an evaluation and its distance from the target; nothing until all metrics are known."""
+        if value is not None and self._benchmark in _BLEU:
+            self._best = max(self._best, value)
+            value = 100 * value if self._best <= 1 and not self._rules else value
         before = self._scored[1] if self._scored[0] == step else {}
         found = {**before, metric if metric in metrics else "": math.nan if value is None else value}
         self._scored = (step, found)
@@ -276,12 +366,17 @@ class _Log:
 
     def _steps(self, metadata: Mapping[str, Any]) -> int | None:
         """The step of a line; None without a batch size that tells it."""
+        if self._counts_epochs:
+            epochs = _number(metadata.get("epoch_num"))
+            return None if epochs is None else _whole(epochs)
         if (steps := _number(metadata.get("step_num"))) is not None:
             return _whole(steps)
         name, samples = next(
             ((name, n) for name in _SAMPLES if (n := _number(metadata.get(name))) is not None), ("", None)
         )
         if name == "epoch_num" and samples is not None and samples < self._batch:  # epochs indeed, not samples
+            if samples <= self._planned < samples * self._train_samples / self._batch:
+                return _whole(samples)  # or steps: the learning rate is planned for no more of them
             samples = samples * self._train_samples if self._train_samples else None
         if samples is None or self._batch <= 0 or not self._tokens():
             return None
@@ -308,6 +403,44 @@ def _devices(system: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "device_kind", model.strip()
 
 
+def _older(line: str) -> Iterator[dict[str, Any]]:
+    """The lines of v0.6 and v0.5 in it, as objects like those of today."""
+    for said in _LINE_06.finditer(line):
+        held = _decoded(line, said.end()) or {}
+        yield {
+            "rules": "0.6",
+            "time_ms": 1000 * float(said["seconds"]),
+            "key": said["key"],
+            "value": _unquoted(held.get("value")),
+            "metadata": held.get("metadata"),
+        }
+    for said in _LINE_05.finditer(line):
+        value = _value(line, said.end())
+        held = value if isinstance(value, dict) else {"value": value}
+        found = {
+            "rules": said["rules"],
+            "benchmark": said["benchmark"],
+            "time_ms": 1000 * float(said["seconds"]),
+            "key": said["key"],
+        }
+        if said["key"] == "run_stop" and isinstance(held.get("success"), bool):
+            found["metadata"] = {"status": "success" if held["success"] else "aborted"}
+        yield {**{name: held[name] for name in ("epoch", "value") if name in held}, **found}
+
+
+def _unquoted(value: Any) -> Any:
+    """A number that some programs print as text."""
+    return float(value) if isinstance(value, str) and _AS_TEXT.fullmatch(value) else value
+
+
+def _value(line: str, at: int) -> Any:
+    """What stands there, if it is JSON; None for all else."""
+    try:
+        return _DECODER.raw_decode(line, at)[0]
+    except (ValueError, RecursionError):
+        return None
+
+
 def _decoded(line: str, at: int) -> Mapping[str, Any] | None:
     """The object behind the mark; None for one that was cut or broken."""
     try:
@@ -331,4 +464,4 @@ def _whole(number: float) -> int | None:
     return int(number) if 0 <= number < 1e15 else None
 
 
-FAMILY = Family(name="mlperf", counted_from=1, custom_reader=_Log, custom_words=(_MARK, _SYSTEM))
+FAMILY = Family(name="mlperf", counted_from=1, custom_reader=_Log, custom_words=(_MARK, _SYSTEM, _MARK_06, _MARK_05))
