@@ -572,6 +572,13 @@ def test_a_run_s_name_is_safe_in_a_path(tmp_path: Path) -> None:
     assert "\x1b" not in render_text(resolved.problems)
 
 
+def test_a_key_that_only_the_engine_reads_has_its_place(tmp_path: Path) -> None:
+    text = SINGLE_MI300X.read_text(encoding="utf-8")
+    (tmp_path / "changed.json").write_text(text.replace('"skip_first_n_steps_for_profiler"', '"kv_proj"'), "utf-8")
+    resolved = load(tmp_path / "changed.json", "config.nnodes=1", action="plan")
+    assert resolved.origins["execution.engine_keys.kv_proj"].key.endswith(".kv_proj")
+
+
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_mutated_seed_never_ends_in_a_traceback(

@@ -84,7 +84,8 @@ class Settings(table_settings.Settings):
 
     def origin(self, name: str, note: str = "") -> Origin:
         """Where the value of a key came from; CVS's defaults are those of a cell."""
-        if name in self.values:
+        is_passed_on = name in self.entries and name not in self.table.defaults  # a key that only the engine reads
+        if name in self.values or is_passed_on:
             return self.entries[name].origin(note)
         note = f"CVS's default{f'; {note}' if note else ''}"
         return Origin(kind="default", key=self.path(name), text=self.table.defaults[name], note=note)
