@@ -27,15 +27,15 @@ class Field:
     """Where a value goes: `name` is a field of `events.Step` or one of `events.REPORTED`.
 
     The printed number is divided by `per` (1000 for milliseconds), and `plus` is added (1 for a count of the steps
-    before this one). Of "a/b/c", the value is the one numbered `part`. `missing` is what the program prints for want of
-    a value. A `preferred` field wins over others of the same name.
+    before this one). Of "a/b/c", the value is the one numbered `part`. `missing` is what the program may print for
+    want of a value. A `preferred` field wins over others of the same name.
     """
 
     name: str
     per: float = 1.0
     plus: float = 0.0
     part: int = 0
-    missing: float | None = None
+    missing: frozenset[float] = frozenset()
     preferred: bool = False
 
 
@@ -180,7 +180,7 @@ def read_values(pairs: Sequence[tuple[str, str]], fields: Mapping[str, Field]) -
         if field.name in values and not field.preferred:
             continue
         value = quantity(text, field.part, commas_for(field.name, commas))
-        if value is not None and value != field.missing:
+        if value is not None and value not in field.missing:
             values[field.name], places[field.name] = value / field.per + field.plus, place
     others = not_finite(pairs, places.get("loss"), values.keys())
     alike = commas == "thousands" and not others

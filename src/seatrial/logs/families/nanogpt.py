@@ -44,7 +44,7 @@ FAMILY = Family(
     fields={
         "loss": Field(name="loss"),
         "time": Field(name="seconds", per=1000),
-        "mfu": Field(name="mfu", missing=-1.0),
+        "mfu": Field(name="mfu", missing=frozenset({-1.0})),
         "ppl": Field(name="perplexity"),
     },
     counted_from=0,
