@@ -40,6 +40,7 @@ LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
 SPIKE_NOISE = 5.0  # standard deviations of the loss from one step to the next, above where it had come to
 MOST_NOISE = 9.0  # times where the loss had come to: no noise explains more
 BEFORE_SPIKE = 9  # losses, whose median is where the loss had come to
+MEDIAN_ERROR = math.sqrt(math.pi / 2 / BEFORE_SPIKE)  # of their median, next to that of one of them
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
 LEAST_LOSS_SCALE = 1.0
@@ -213,7 +214,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
         num_scores=len(scored),
         last_score=(scored[-1].score or "") if scored else "",
         score_reached=_came_to_its_target([e.shortfall or 0.0 for e in scored]),
-        resumed_after=max((step for step in restored if 0 < step < _first_step(telling)), default=None),
+        resumed_after=_resumed_after(telling, restored),
         objective=str(telling.started.facts.get("objective", "")) if telling.started else "",
         loss_optional=telling.started is not None and telling.started.facts.get("loss_optional") is True,
         untrained=len(losses) == 1 and _is_first_alone(telling),
@@ -410,8 +411,8 @@ def _spikes(record: Record, high: float) -> dict[int, float]:
     start = max(start, _thrown_off(found, above))
     losses = np.array([step.loss for step in found])
     before = _lowest_before(losses)
-    # Of several in a row, the middle one is enough; a single one has to stand out of the noise.
-    lasts = _middles(losses) > np.maximum(high, DIVERGED * before)
+    # A single one has to stand out of the noise; of several in a row, it is enough that their median does.
+    lasts = _middles(losses) > np.maximum(high, _noise(losses, MEDIAN_ERROR) * before)
     risen = (losses > _noise(losses) * before) | (lasts & (losses > DIVERGED * before))
     places = [place for place in range(start, len(found)) if above[place] and risen[place]]
     return {found[place].step: float(losses[place]) for place in places}
@@ -424,16 +425,17 @@ def _middles(losses: Values) -> Values:
     return middles
 
 
-def _noise(losses: Values) -> float:
+def _noise(losses: Values, error: float = 1.0) -> float:
     """How many times as high as before a loss may be without being a spike: at least `DIVERGED`.
 
-    By what losses differ from one to the next, as a factor, which neither a fall nor a few spikes change.
+    By what losses differ from one to the next, as a factor, which neither a fall nor a few spikes change. `error` is
+    the standard error of what is compared, next to that of one loss.
     """
     known = losses[losses > 0]
     if len(known) < MIN_STEPS_FOR_TREND:
         return DIVERGED
     sigma = float(np.median(np.abs(np.diff(np.log(known))))) / MAD_PER_SIGMA / math.sqrt(2)
-    return max(DIVERGED, math.exp(min(SPIKE_NOISE * sigma, math.log(MOST_NOISE))))
+    return max(DIVERGED, math.exp(min(SPIKE_NOISE * error * sigma, math.log(MOST_NOISE))))
 
 
 def _lowest_before(losses: Values) -> Values:
@@ -478,6 +480,18 @@ def _least_before_zero(losses: Sequence[float]) -> float | None:
 def _first_step(record: Record) -> int:
     """The first step of a record; 0 without one."""
     return record.steps[0].step if len(record.steps) else 0
+
+
+def _resumed_after(record: Record, restored: Sequence[int]) -> int | None:
+    """The last step before a record that begins with a checkpoint; None where it does not, or begins at its start.
+
+    Programs name a checkpoint by the last step in it, or by the next one; a step of 0 may stand for an unknown one.
+    """
+    first = _first_step(record)
+    known = max((step for step in restored if 0 < step < first), default=None)
+    if known is not None or not {0, first} & {*restored} or not first:
+        return known
+    return first - 1 if first > lines_apart(record.steps.numbers) else None
 
 
 def _thirds(values: NDArray[np.float64]) -> tuple[float | None, float | None]:
