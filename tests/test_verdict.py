@@ -60,12 +60,19 @@ def test_a_loss_that_falls_unseen_is_no_sign_of_learning() -> None:
     assert "hardly anything is learnt" in found.headline
 
 
-def test_a_loss_that_falls_by_half_a_percent_is_learnt() -> None:
-    """DPO's first fifty steps with the rate of NxDT's example."""
+@pytest.mark.parametrize(("fall", "outcome"), [(0.00017, "inconclusive"), (0.001, "pass")])
+def test_a_loss_that_stays_at_ln_2_shows_no_learning_however_clearly_it_falls(fall: float, outcome: str) -> None:
+    """DPO's first steps: by half a percent, as with a rate that is too low, or by 4%."""
     spec = make_spec(data="records", objective=Objective(kind="dpo"))
-    found = judged(whole_run(spec, loss=lambda step: 0.693147 - 0.00017 * step), spec)
+    found = judged(whole_run(spec, loss=lambda step: 0.693147 - fall * step), spec)
+    assert (found.outcome, "ln 2" in found.headline) == (outcome, outcome != "pass")
+
+
+def test_a_loss_that_falls_by_half_a_percent_elsewhere_is_learnt() -> None:
+    spec = make_spec(data="records")
+    found = judged(whole_run(spec, loss=lambda step: 0.793147 - 0.00017 * step), spec)
     assert found.outcome == "pass"
-    assert "the loss fell from 0.693 to 0.688" in found.headline
+    assert "the loss fell from 0.793 to 0.788" in found.headline
 
 
 def test_every_outcome_has_its_exit_code() -> None:

@@ -256,10 +256,88 @@ def test_other_words_are_no_end(end: str, tmp_path: Path) -> None:
     assert judged(tmp_path, [*text_of("equals"), end], "generic").outcome == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("line", "is_policys"),
+    [
+        ("rl_loss: {loss}, norm: 0.25", True),
+        ("loss: {loss}, mean_reward: 0.5, kl: 0.01", True),
+        ("loss: {loss}, advantages: 0.5", True),
+        ("loss: {loss}, kl: 0.01", False),  # a distillation
+        ("loss: {loss}, reward_chosen: 0.5, reward_rejected: 0.25", False),  # DPO
+        ("reward_loss: {loss}, lr: 0.5", False),
+        ("loss: {loss}, reward_accuracy: 0.5", False),  # a reward model
+    ],
+)
+def test_a_loss_beside_rewards_is_a_policys(tmp_path: Path, line: str, is_policys: bool) -> None:
+    for counted in (True, False):
+        step = "" if counted else "step {n} "
+        rows = [(step + line).format(n=n, loss=f"{0.004 * (-1) ** n + n / 1e5:.6f}") for n in range(1, 41)]
+        path = tmp_path / "train.log"
+        path.write_text("\n".join(rows))
+        (started,) = (event for event in logs.parse_file(path) if isinstance(event, RunStarted))
+        assert (started.facts.get("objective") == "policy") == is_policys
+
+
+def launched(nodes: int, exited: int) -> list[str]:
+    """What an older DeepSpeed's launcher says of two processes per node, around every tenth of 44 steps."""
+    begin = [
+        f"[2024-05-02 10:00:00,100] [INFO] [launch.py:131:main] nnodes={nodes}, num_local_procs=2, node_rank={node}"
+        for node in range(nodes)
+    ]
+    rows = [f"step: {n}/44, loss: {loss_at(n):.4f}" for n in range(10, 45, 10)]
+    exits = [
+        f"[2024-05-02 11:00:00,100] [INFO] [launch.py:350:main] Process {700 + n} exits successfully."
+        for n in range(exited)
+    ]
+    return [*begin, *rows, *exits]
+
+
+@pytest.mark.parametrize(("nodes", "exited", "ends"), [(1, 2, True), (1, 1, False), (2, 4, True), (2, 2, False)])
+def test_all_processes_that_exit_successfully_are_the_end_of_any_program(
+    tmp_path: Path, nodes: int, exited: int, ends: bool
+) -> None:
+    for family in ("generic", "auto"):
+        found = str(verdict.to_dict(judged(tmp_path, launched(nodes, exited), family)))
+        assert ("and step 40 of 44 is the last one" in found) == ends
+        assert ("does not show whether the run got from 40 to 44" in found) != ends
+
+
+def test_a_loss_beside_rewards_that_is_never_negative_has_to_fall(tmp_path: Path) -> None:
+    lines = [f"step {n}/{N} loss: {0.1 + n / 90:.4f} reward: {n / N:.3f}" for n in range(1, N + 1)]
+    assert judged(tmp_path, lines, "generic").outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_known"),
+    [
+        ("Resuming training from step 120", True),
+        ("resumed at step 120", True),
+        ("INFO Loaded checkpoint out/last.pt (step 120)", True),
+        ("Resuming from epoch 3", True),
+        ("Resuming the download from a mirror", False),
+        ("Loading tokenizer from step-120.json", False),
+    ],
+)
+def test_what_a_resumed_run_says_of_its_checkpoint(tmp_path: Path, said: str, is_known: bool) -> None:
+    noise = random.Random(3)
+    rows = [f"step {n}/180 loss {2.5 + noise.gauss(0, 0.01):.4f}" for n in range(121, 181)]
+    found = judged(tmp_path, [said, *rows], "generic")
+    text = str(verdict.to_dict(found))
+    assert ("The log begins at step 121; it does not say" not in text) == is_known
+    assert ("The run was resumed after step 120, and the loss stays level" in text) == is_known
+
+
+def test_a_checkpoint_that_is_loaded_later_does_not_excuse_the_beginning(tmp_path: Path) -> None:
+    rows = [f"step {n}/180 loss {2.5 + 90 / n:.4f}" for n in range(121, 181)]
+    found = judged(tmp_path, [*rows[:40], "resumed at step 150", *rows[30:]], "generic")
+    assert "The log begins at step 121; it does not say" in str(verdict.to_dict(found))
+
+
 def test_the_loss_of_a_policy_need_not_fall(tmp_path: Path) -> None:
     lines = [f"step {n}/{N} | act_loss: {0.3 - loss_at(N - n) / 9:.4f} | reward 0.5" for n in range(1, N + 1)]
     assert judged(tmp_path, lines, "generic").outcome == "pass"
-    assert judged(tmp_path, [line.replace("act_loss", "loss") for line in lines], "generic").outcome == "fail"
+    others = [line.replace("act_loss", "loss").replace("reward", "score") for line in lines]
+    assert judged(tmp_path, others, "generic").outcome == "fail"
 
 
 def test_the_count_of_epochs_is_no_step(tmp_path: Path) -> None:

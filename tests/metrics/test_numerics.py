@@ -324,6 +324,12 @@ def test_norms_of_0_alone_are_unreported_in_another_trainers_log() -> None:
     assert check(flat, "gradient finite", None).status == "fail"
 
 
+@pytest.mark.parametrize(("count", "status"), [(2, "pass"), (3, "inconclusive"), (10, "fail")])
+def test_few_norms_of_0_alone_are_doubted(count: int, status: str) -> None:
+    run = [events.Step(step=n, seconds=1.0, loss=0.5 + n / 9, grad_norm=0.0) for n in range(count)]
+    assert check(run, "gradient finite", None).status == status
+
+
 @pytest.mark.parametrize(("family", "first"), [("deepspeed", 1), ("maxtext", 0), ("", 0)])
 def test_the_loss_before_any_update_shows_no_training(family: str, first: int) -> None:
     facts = {"family": family, "counted_from": first} if family else {}
@@ -349,6 +355,17 @@ def test_a_noisy_loss_on_its_way_down_has_no_spikes_and_one_that_comes_back_has(
         assert found == ((place, min(place + 11, 599)),)
     slowly = [{"loss": losses[n] + 4 * math.exp(-(((n - 400) / 60) ** 2))} for n in range(600)]
     assert measured(log(lambda n: slowly[n], last=599)).loss_spikes
+
+
+def test_what_a_noisy_loss_differs_by_from_step_to_step_is_no_spike_and_far_more_is() -> None:
+    noise = random.Random(8)
+    losses = [(0.3 + 21 * math.exp(-n / 40)) * math.exp(noise.gauss(0, 0.45)) for n in range(3000)]
+    assert not measured(log(lambda n: {"loss": losses[n]}, last=2999)).loss_spikes
+    for place, several in ((150, 1), (700, 1), (2000, 1), (700, 10), (2000, 10)):
+        high = 30.0 if several == 1 else 2.0
+        spiked = [{"loss": high if place <= n < place + several else loss} for n, loss in enumerate(losses)]
+        found = measured(log(lambda n, of=spiked: of[n], last=2999))  # type: ignore[misc]
+        assert (place, found.highest_spike) == (found.loss_spikes[0][0], high)
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,27 @@ def test_the_evidence_is_the_line_of_the_log() -> None:
     assert check(survived, "orderly end").evidence[0].startswith("survived · run.log:22: ")
 
 
+def test_a_budget_of_tokens_ends_a_run_before_the_steps_that_it_prints() -> None:
+    done = "[after training is done] datetime: 2026-03-01 10:02:00 "
+    lines = [line.replace("| elapsed", f"| consumed tokens: {100 * (n + 1):12d} | elapsed") for n, line in enumerate(
+        megatron(1, 20, 50))]  # fmt: skip
+
+    def outcome(budget: int, *, ended: bool = True, last: int = 20) -> str:
+        asked = f"  train_tokens .................................... {budget}"
+        return judged([asked, *lines[:last], *([done] if ended else [])], None)[1].outcome
+
+    assert [outcome(1950), outcome(2000)] == ["pass", "pass"]
+    assert [outcome(1850), outcome(2050), outcome(1950, ended=False), outcome(1950, last=18)] == ["fail"] * 4
+
+
+@pytest.mark.parametrize("said", ["Resuming training from out", "nothing of it"])
+def test_nanogpt_says_that_it_goes_on_from_its_checkpoint(said: str) -> None:
+    lines = [f"iter {n}: loss {3.5 + math.sin(n) / 90:.4f}, time 44.51ms, mfu 12.45%" for n in range(200, 301, 2)]
+    _, found = judged(["Overriding: max_iters = 300", said, *lines], None)
+    assert found.outcome == ("pass" if said.startswith("Resuming") else "inconclusive")
+    assert ("The run was resumed after step 199" in check(found, "loss trend").sentence) == (found.outcome == "pass")
+
+
 def test_a_log_that_begins_later_is_told_so() -> None:
     loaded = " successfully loaded checkpoint from /ckpt [ t 1/1, p 1/1 ] at iteration 20"
     measured, resumed = judged([loaded, *megatron(21, 50, 50)], OF_50)

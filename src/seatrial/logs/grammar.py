@@ -27,15 +27,15 @@ class Field:
     """Where a value goes: `name` is a field of `events.Step` or one of `events.REPORTED`.
 
     The printed number is divided by `per` (1000 for milliseconds), and `plus` is added (1 for a count of the steps
-    before this one). Of "a/b/c", the value is the one numbered `part`. `missing` is what the program prints for want of
-    a value. A `preferred` field wins over others of the same name.
+    before this one). Of "a/b/c", the value is the one numbered `part`. `missing` is what the program may print for
+    want of a value. A `preferred` field wins over others of the same name.
     """
 
     name: str
     per: float = 1.0
     plus: float = 0.0
     part: int = 0
-    missing: float | None = None
+    missing: frozenset[float] = frozenset()
     preferred: bool = False
 
 
@@ -124,6 +124,9 @@ class Family:
     seconds since the epoch. What it makes may have a method `finish`, which returns what was held back until more of
     the log is read. A family without step lines of pairs has no `anchors` and `head`.
 
+    `launcher_reader` reads of the lines with `launcher_words` what the program's launcher says of any program that it
+    starts; `custom_reader` includes it.
+
     `continued` matches the lines that go on with a step line, after the prefixes of launchers: `pair` finds more pairs
     in them, of which there has to be one that is known. Where the step line has no total, the number of the step may be
     among them, as a field named "step"; without either, it is `UNKNOWN_STEP`. `fallback` says that its steps count only
@@ -145,6 +148,8 @@ class Family:
     notes: tuple[Note, ...] = ()
     custom_reader: Callable[[], ReadLine] | None = None
     custom_words: tuple[str, ...] = ()
+    launcher_reader: Callable[[], ReadLine] | None = None
+    launcher_words: tuple[str, ...] = ()
     continued: re.Pattern[str] | None = None
     fallback: bool = False
     objective: str = ""
@@ -155,6 +160,13 @@ class Family:
 def without_steps(family: Family) -> Family:
     """A family of which only the notes are read."""
     return replace(family, anchors=(), head=_NEVER, custom_reader=None, custom_words=())
+
+
+@lru_cache(maxsize=64)
+def of_a_launcher(family: Family) -> Family:
+    """A family of which only the notes are read, of any program, and what its launcher says."""
+    reader, words = family.launcher_reader, family.launcher_words
+    return replace(without_steps(family), custom_reader=reader, custom_words=words)
 
 
 class LineValues(NamedTuple):
@@ -180,7 +192,7 @@ def read_values(pairs: Sequence[tuple[str, str]], fields: Mapping[str, Field]) -
         if field.name in values and not field.preferred:
             continue
         value = quantity(text, field.part, commas_for(field.name, commas))
-        if value is not None and value != field.missing:
+        if value is not None and value not in field.missing:
             values[field.name], places[field.name] = value / field.per + field.plus, place
     others = not_finite(pairs, places.get("loss"), values.keys())
     alike = commas == "thousands" and not others

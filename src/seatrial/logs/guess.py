@@ -47,7 +47,9 @@ BARE = "[n/m]"  # stands in for the key of a step that has none
 
 _IS_LOSS = re.compile(r"(?<![a-z])loss(?![a-z])", re.IGNORECASE)
 _NOT_TRAINED = re.compile(r"(?<![a-z])(?:eval|val|valid|validation|test|aux|scale|scaling|best|min|z)(?![a-z])", re.I)
-_OF_A_POLICY = re.compile(r"(?<![a-z])(?:act|actor|policy|pg|ppo|grpo|surrogate)(?![a-z])", re.I)
+_OF_A_POLICY = re.compile(r"(?<![a-z])(?:act|actor|policy|pg|ppo|grpo|dapo|rloo|rl|surrogate)(?![a-z])", re.I)
+_REWARDED = re.compile(r"(?<![a-z])(?:rewards?|advantages?|rollouts?)(?![a-z])", re.I)
+_COMPARED = re.compile(r"(?<![a-z])(?:chosen|rejected|margins?|preferred|preference|acc|accuracy)(?![a-z])", re.I)
 _STEP_WORDS = ("global_step", "step", "iteration", "iter", "update", "it")
 _LOSS_WORDS = ("loss", "train_loss", "train/loss", "training_loss", "lm_loss", "ce_loss")
 _NO_STEP = re.compile(
@@ -94,6 +96,21 @@ _DONE = tuple(
     )
     for literal in ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE")
 )
+_STEP_OF = r"\b(?:step|iter(?:ation)?)s?[ _=:#-]{0,3}(?P<step>[1-9]\d{0,11})\b"
+# A run that goes on from a checkpoint, maybe of a step that is not named.
+_RESUMED = (
+    *(
+        note("checkpoint", literal,
+             r"(?i)\b(?:resum(?:ed|ing)|continuing)(?: (?!download)[a-z]+){0,3} (?:from|at)\b"
+             rf"(?:.{{0,200}}?{_STEP_OF})?", action="restore")
+        for literal in ("esum", "ontinuing ")
+    ),
+    *(
+        note("checkpoint", literal, rf"(?i)\b(?:load|restor)(?:ed|ing)\b.{{0,200}}?\bcheckpoint\b.{{0,200}}?{_STEP_OF}",
+             action="restore")
+        for literal in ("oaded ", "oading ", "estored ", "estoring ")
+    ),
+)  # fmt: skip
 # DeepSpeed-Chat's third stage, whose lines of steps are its own.
 _PLANNED = note("facts", "Total Gen", r"Beginning of Epoch 1/1, Total Generation Batches (?P<planned_steps>\d{1,12})\b")
 Pair = tuple[str, str]
@@ -143,7 +160,8 @@ def _by_steps(found: Sequence[Said]) -> Guess | None:
     step, fields = chosen
     used = [(text, dict(pairs)) for text, pairs in found if {step, *fields} <= {key for key, _ in pairs}]
     epoch = _epoch_of(step, [pairs for _, pairs in used])
-    return Guess(family=_family(step, fields, epoch), told=_told(step, fields, used[0][0], epoch))
+    objective = _objective(_loss_of(fields), [pairs for _, pairs in used])
+    return Guess(family=_family(step, fields, epoch, objective), told=_told(step, fields, used[0][0], epoch))
 
 
 def _by_bars(found: Sequence[Said]) -> Guess | None:
@@ -158,7 +176,7 @@ def _by_bars(found: Sequence[Said]) -> Guess | None:
     fields = {loss: Field(name="loss")}
     read = partial(BarSteps, PAIR, fields, name=own[0][1].name, restarts=restarts)
     words = ("%|", *(note.literal for note in _DONE))
-    family = _of_reader(read, objective=_objective(loss), words=words)
+    family = _of_reader(read, objective=_objective(loss, said), words=words)
     return Guess(family=family, told=_told("n/m of the progress bar", fields, own[0][0]))
 
 
@@ -197,7 +215,8 @@ def _by_count(found: Sequence[Said]) -> Guess | None:
         known = _FIGURES.get(plain(key))
         if known and known.name in ("grad_norm", "learning_rate"):
             fields[key] = known
-    family = _of_reader(partial(CountedLines, PAIR, fields), objective=_objective(loss), words=(loss,))
+    objective = _objective(loss, [pairs for _, pairs in lines])
+    family = _of_reader(partial(CountedLines, PAIR, fields), objective=objective, words=(loss,))
     return Guess(family=family, told=_told("", fields, lines[0][0]))
 
 
@@ -211,9 +230,8 @@ def _usual_loss(lines: Sequence[Mapping[str, str]]) -> str:
 
 
 def _of_reader(read: Callable[[], ReadLine], *, objective: str, words: tuple[str, ...]) -> Family:
-    return Family(
-        name=NAME, counted_from=1, custom_reader=read, custom_words=words, notes=(*_DONE, _PLANNED), objective=objective
-    )
+    notes = (*_DONE, *_RESUMED, _PLANNED)
+    return Family(name=NAME, counted_from=1, custom_reader=read, custom_words=words, notes=notes, objective=objective)
 
 
 def guess_from_rows(rows: Iterable[Row]) -> Guess | None:
@@ -230,8 +248,12 @@ def guess_from_rows(rows: Iterable[Row]) -> Guess | None:
     if chosen is None:
         return None
     step, fields = chosen
+    by_key = [dict(pairs) for pairs in found]
+    loss = _loss_of(fields)
+    objective = _objective(loss, [pairs for pairs in by_key if loss in pairs])
     renamed = {step: "step", **{key: _AS_KEY[each.name, each.per] for key, each in fields.items()}}
-    return Guess(family=Family(name=NAME, counted_from=1), told=_told(step, fields, example), renamed=renamed)
+    family = Family(name=NAME, counted_from=1, objective=objective)
+    return Guess(family=family, told=_told(step, fields, example), renamed=renamed)
 
 
 # How the table of the keys of metrics files calls a field.
@@ -367,9 +389,12 @@ def _accumulates(values: Sequence[float]) -> bool:
     return len(values) >= FEWEST and grows >= REGULAR * (len(values) - 1) and values[-1] > 1.5 * values[0]
 
 
-def _family(step: str, fields: Mapping[str, Field], epoch: str) -> Family:
-    loss = next(key for key, of in fields.items() if of.name == "loss")
-    objective = _objective(loss)
+def _loss_of(fields: Mapping[str, Field]) -> str:
+    return next(key for key, of in fields.items() if of.name == "loss")
+
+
+def _family(step: str, fields: Mapping[str, Field], epoch: str, objective: str) -> Family:
+    loss = _loss_of(fields)
     number_of = _number_of(step)
     anchors = ("/", loss) if step == BARE else (step, loss)
     if epoch:
@@ -384,7 +409,7 @@ def _family(step: str, fields: Mapping[str, Field], epoch: str) -> Family:
         whole=re.compile(rf"(?<![\w.]){re.escape(loss)}{_BETWEEN}(?i:{NUMBER})(?!\.?{CUT})"),
         fields=fields,
         counted_from=1,
-        notes=(*_DONE, _PLANNED),
+        notes=(*_DONE, *_RESUMED, _PLANNED),
         objective=objective,
     )
 
@@ -401,8 +426,18 @@ def _number_of(step: str) -> str:
     return rf"(?<![\w.]){re.escape(step)}{_BETWEEN}(?P<step>\d[\d,]*){_TOTAL}"
 
 
-def _objective(loss: str) -> str:
-    return "policy" if _OF_A_POLICY.search(loss.replace("_", " ")) else ""
+def _objective(loss: str, lines: Sequence[Mapping[str, str]]) -> str:
+    """The objective of a loss: a policy's by its name, or by the rewards beside it if it is ever negative.
+
+    Not by those of two answers that DPO and a reward model compare: their losses have to fall.
+    """
+    if _OF_A_POLICY.search(loss.replace("_", " ")):
+        return "policy"
+    counts = Counter(key.replace("_", " ") for pairs in lines for key in pairs)
+    usual = [key for key, count in counts.items() if count >= USUAL * len(lines) and not _IS_LOSS.search(key)]
+    rewarded = any(_REWARDED.search(key) for key in usual)
+    compared = any(map(_COMPARED.search, counts))
+    return "policy" if rewarded and not compared and any(pairs[loss].startswith("-") for pairs in lines) else ""
 
 
 def _told(step: str, fields: Mapping[str, Field], example: str, epoch: str = "") -> str:

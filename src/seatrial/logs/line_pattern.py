@@ -224,7 +224,7 @@ def _reader(text: str, name: str, field: Field | None) -> Read:
         return seconds_since_epoch if name == "time" else int
     if name == "tokens":
         return int
-    if field.part or field.missing is not None or not _is_plain(text):
+    if field.part or field.missing or not _is_plain(text):
         return partial(_exact, field)
     return float
 
@@ -249,7 +249,7 @@ _seen = lru_cache(maxsize=1 << 12)(quantity)
 
 def _exact(field: Field, text: str) -> float:
     value = _seen(text, field.part) if len(text) < LONGEST_SEEN else quantity(text, field.part)
-    if value is None or value == field.missing:
+    if value is None or value in field.missing:
         raise ValueError("not a number")
     return value
 
@@ -269,7 +269,7 @@ def _all_exact(field: Field, texts: Sequence[str]) -> Sequence[float]:
         except (KeyError, ValueError):  # one by one
             pass
         else:
-            if field.missing in found:
+            if not field.missing.isdisjoint(found):
                 raise ValueError("not a number")
             return found
     values = {text: _exact(field, text) for text in set(texts)}

@@ -11,7 +11,8 @@ from seatrial.errors import InputError
 from seatrial.events import Event, RunStarted, Step
 from seatrial.logs import metrics_file
 from seatrial.logs.clock import dated, last_written
-from seatrial.logs.grammar import Family, without_steps
+from seatrial.logs.families import FAMILIES
+from seatrial.logs.grammar import Family, of_a_launcher, without_steps
 from seatrial.logs.guess import Guess, guess_from_lines, guess_from_rows
 from seatrial.logs.lines import read_blocks, read_whole
 from seatrial.logs.reader import read_text
@@ -138,7 +139,9 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
     if guess is None:
         yield from held
         return
-    others = () if spellings.confirmed else map(without_steps, spellings.families)
+    others = [*map(of_a_launcher, spellings.families)]
+    if spellings.confirmed:  # a launcher's word counts for any program
+        others = [replace(of_a_launcher(family), notes=()) for family in FAMILIES.values() if family.launcher_reader]
     families = (*others, guess.family)
     events = read_text(kept.once_more(), families, process=process, source=named(path), in_columns=spellings.in_columns)
     yield from _marked(events, guess, confirmed=spellings.confirmed)

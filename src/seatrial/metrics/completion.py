@@ -252,6 +252,7 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int 
     if planned is None and bool(steps) and not lines_counted:
         planned = _planned_by_its_end(main) or (steps[-1] - counted_from + 1 if _is_done(main) else None)
     if planned is not None and steps:
+        planned = (None if spec else _planned_by_tokens(main, counted_from)) or planned
         planned += _steps_more(main, steps[-1] - (counted_from + planned - 1))
     stride = _stride(main) if steps and (main.from_other_trainer or not main.started) else 1
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason in early
@@ -279,6 +280,19 @@ def _asked(spec: RunSpec | None, main: Record, given: int | None, counted_from: 
     asked_for = spec.steps if spec and spec.epochs is None else None  # epochs may end it sooner, which it says itself
     known = asked_for or next(said, spec.steps if spec else None)
     return known or _as_counted(given, main.steps.numbers, counted_from)
+
+
+def _planned_by_tokens(main: Record, counted_from: int) -> int | None:
+    """The steps in which a run came to the tokens that it was asked for, by its own count, and ended by itself there.
+
+    Megatron over DeepSpeed stops at the first step with so many, whatever the number of iterations that it prints.
+    """
+    asked = str(main.started.facts.get("train_tokens", "")) if main.started else ""
+    if not asked.isdecimal() or main.ended is None or main.ended.reason != "completed":
+        return None
+    counted = [(step.step, step.reported.get("consumed_tokens")) for step in main.steps[-2:]]
+    reached = [step for step, tokens in counted if tokens is not None and tokens >= int(asked) > 0]
+    return reached[0] - counted_from + 1 if reached == [main.steps[-1].step] else None
 
 
 def _steps_more(main: Record, over: int) -> int:
@@ -380,10 +394,12 @@ def _missing(record: Record, counted_from: int, restored: Sequence[int]) -> Rang
     """The steps without a record, up to the last one that has one; what came before a restored checkpoint is no gap.
 
     Programs name a checkpoint by the last step in it, or by the next one; a step of 0 may stand for an unknown one.
+    One of a later step was restored later, and says nothing of the beginning.
     """
     steps = record.steps.numbers
     if not steps:
         return ()
+    restored = [step for step in restored if step <= steps[0]]
     stride = 1 if record.started and not record.from_other_trainer else _stride(record)
     known = max((step for step in restored if 0 < step < steps[0]), default=None)
     begin = counted_from if not restored else steps[0] if known is None else known + 1

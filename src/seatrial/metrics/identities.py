@@ -141,6 +141,8 @@ def _tokens(facts: Facts) -> Identity | None:
     expected, num_devices = facts.setup.tokens_per_step, facts.setup.num_devices
     if facts.seconds is None or not expected or not num_devices:
         return None
+    if any(step.phase == "batch_rampup" for step in facts.steps):  # a run that ends before its batches are full
+        return None
     products = rates * facts.seconds * num_devices
     found = _present(products)
     slack = relative_rounding(rates) + relative_rounding(facts.seconds)

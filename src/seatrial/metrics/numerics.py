@@ -37,7 +37,10 @@ PLAIN_FALL = 1.5  # the median of the first third over that of the last
 BURST = 2.0  # nats above the lowest loss before, and `DIVERGED` times that: in runs too short for anything else
 FIRST_UPDATES = 3
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
+SPIKE_NOISE = 5.0  # standard deviations of the loss from one step to the next, above where it had come to
+MOST_NOISE = 9.0  # times where the loss had come to: no noise explains more
 BEFORE_SPIKE = 9  # losses, whose median is where the loss had come to
+MEDIAN_ERROR = math.sqrt(math.pi / 2 / BEFORE_SPIKE)  # of their median, next to that of one of them
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
 LEAST_LOSS_SCALE = 1.0
@@ -104,6 +107,7 @@ class Numerics:
     share_lower: float | None
     trend_p: float | None
     loss_spikes: Ranges
+    highest_spike: float | None
     repeated_at_end: int
     least_before_zero: float | None
     initial_skips: int | None
@@ -161,6 +165,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
     skips = _skips(telling)
     off, off_at = _perplexity_off(telling)
     trend, share_lower, trend_p = _trend(finite)
+    spikes = _spikes(telling, LOSS_SPIKE * _early(finite)) or _burst(telling, len(finite))
     least_fall = _least_fall(finite) if trend == "flat" and len(finite) < SHORT else 0.0
     if least_fall > WORTH_SHOWING:
         trend = "too_short"
@@ -182,7 +187,8 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
         trend=trend,
         share_lower=share_lower,
         trend_p=trend_p,
-        loss_spikes=_spikes(telling, LOSS_SPIKE * _early(finite)) or _burst(telling, len(finite)),
+        loss_spikes=ranges(spikes),
+        highest_spike=max(spikes.values(), default=None),
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
         least_before_zero=_least_before_zero(losses),
         initial_skips=skips.initial,
@@ -208,7 +214,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
         num_scores=len(scored),
         last_score=(scored[-1].score or "") if scored else "",
         score_reached=_came_to_its_target([e.shortfall or 0.0 for e in scored]),
-        resumed_after=max((step for step in restored if 0 < step < _first_step(telling)), default=None),
+        resumed_after=_resumed_after(telling, restored),
         objective=str(telling.started.facts.get("objective", "")) if telling.started else "",
         loss_optional=telling.started is not None and telling.started.facts.get("loss_optional") is True,
         untrained=len(losses) == 1 and _is_first_alone(telling),
@@ -391,21 +397,45 @@ def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
     return worst, where
 
 
-def _spikes(record: Record, high: float) -> Ranges:
-    """Steps with a finite loss above that; not those from which a run falls at the start.
+def _spikes(record: Record, high: float) -> dict[int, float]:
+    """Steps with a finite loss above that, and this loss; not those from which a run falls at the start.
 
     A noisy loss crosses any height more than once on its way down: it is a spike only where the loss had come to far
-    less before.
+    less before, by more than its noise.
     """
     found = [step for step in record.steps if step.loss is not None and math.isfinite(step.loss)]
     above = [step.loss is not None and step.loss > high > 0 for step in found]
     if True not in above:
-        return ()
+        return {}
     start = above.index(False) if False in above else len(above)
     start = max(start, _thrown_off(found, above))
     losses = np.array([step.loss for step in found])
-    risen = losses > DIVERGED * _lowest_before(losses)
-    return ranges(found[place].step for place in range(start, len(found)) if above[place] and risen[place])
+    before = _lowest_before(losses)
+    # A single one has to stand out of the noise; of several in a row, it is enough that their median does.
+    lasts = _middles(losses) > np.maximum(high, _noise(losses, MEDIAN_ERROR) * before)
+    risen = (losses > _noise(losses) * before) | (lasts & (losses > DIVERGED * before))
+    places = [place for place in range(start, len(found)) if above[place] and risen[place]]
+    return {found[place].step: float(losses[place]) for place in places}
+
+
+def _middles(losses: Values) -> Values:
+    """The median of the losses around each."""
+    padded = np.pad(losses, BEFORE_SPIKE // 2, mode="edge")
+    middles: Values = np.median(sliding_window_view(padded, BEFORE_SPIKE), axis=1)
+    return middles
+
+
+def _noise(losses: Values, error: float = 1.0) -> float:
+    """How many times as high as before a loss may be without being a spike: at least `DIVERGED`.
+
+    By what losses differ from one to the next, as a factor, which neither a fall nor a few spikes change. `error` is
+    the standard error of what is compared, next to that of one loss.
+    """
+    known = losses[losses > 0]
+    if len(known) < MIN_STEPS_FOR_TREND:
+        return DIVERGED
+    sigma = float(np.median(np.abs(np.diff(np.log(known))))) / MAD_PER_SIGMA / math.sqrt(2)
+    return max(DIVERGED, math.exp(min(SPIKE_NOISE * error * sigma, math.log(MOST_NOISE))))
 
 
 def _lowest_before(losses: Values) -> Values:
@@ -430,16 +460,16 @@ def _thrown_off(found: Sequence[Step], above: Sequence[bool]) -> int:
     return back if (found[back].loss or 0.0) < (found[0].loss or 0.0) else 0
 
 
-def _burst(record: Record, count: int) -> Ranges:
+def _burst(record: Record, count: int) -> dict[int, float]:
     """The steps of a short record whose loss is far above a lower one before: `BURST` is seven times as perplexed."""
-    bursts: list[int] = []
+    bursts: dict[int, float] = {}
     lowest = math.inf
     for step in record.steps if count < MIN_STEPS_FOR_TREND else ():
         if step.loss is not None and math.isfinite(step.loss):
             if step.loss > max(DIVERGED * lowest, lowest + BURST):
-                bursts.append(step.step)
+                bursts[step.step] = step.loss
             lowest = min(lowest, step.loss)
-    return ranges(bursts)
+    return bursts
 
 
 def _least_before_zero(losses: Sequence[float]) -> float | None:
@@ -450,6 +480,18 @@ def _least_before_zero(losses: Sequence[float]) -> float | None:
 def _first_step(record: Record) -> int:
     """The first step of a record; 0 without one."""
     return record.steps[0].step if len(record.steps) else 0
+
+
+def _resumed_after(record: Record, restored: Sequence[int]) -> int | None:
+    """The last step before a record that begins with a checkpoint; None where it does not, or begins at its start.
+
+    Programs name a checkpoint by the last step in it, or by the next one; a step of 0 may stand for an unknown one.
+    """
+    first = _first_step(record)
+    known = max((step for step in restored if 0 < step < first), default=None)
+    if known is not None or not {0, first} & {*restored} or not first:
+        return known
+    return first - 1 if first > lines_apart(record.steps.numbers) else None
 
 
 def _thirds(values: NDArray[np.float64]) -> tuple[float | None, float | None]:

@@ -13,10 +13,13 @@ from seatrial.verdict.check import Answer, Check, Status, show, show_beside
 ONE_LOSS = "one loss per step"  # the name of a check
 MIN_REPORTED = 0.99
 MIN_REPEATED = 10  # losses in a row that are the same to the last digit
+MIN_ZEROS = 3  # gradient norms of exactly 0, and no other
 AGREEMENT = 1e-4  # relative; a log prints about four digits of a loss
 FROM_CHANCE = (0.9, 1.25)  # times ln(vocabulary): an untrained model, whose logits have a spread of their own
 RISE_P = 1e-3  # of a rise by chance that is less than clear
 SLIGHT_FALL = 1e-3  # of the loss, between the medians of the first and the last third: clear, but nothing is learnt
+OF_TWO = math.log(2)  # the loss of a choice between two, by a model that knows nothing: DPO's, a reward model's
+BEGINS_AT, STAYS_AT = 0.05, 0.02  # of that: the first loss, and the medians of the first and the last third
 MEMORISED = 0.05  # of the early loss: the last one before 0, if it came down step by step
 SKIPPED_DOUBTS, SKIPPED_FAILS = 0.01, 0.05  # of the steps, after the loss scale was found
 SKIPPED_IN_TURN = 0.0225  # a scale that is doubled every 100 steps, and halved at the second overflow
@@ -137,13 +140,15 @@ _TREND: dict[str, tuple[Status, Status, Status]] = {
     "spiked": ("inconclusive", "inconclusive", "inconclusive"),
     "falling": ("pass", "pass", "pass"),
     "slight": ("inconclusive", "not_applicable", "inconclusive"),
+    "of two": ("inconclusive", "not_applicable", "inconclusive"),
     "untrained": ("inconclusive", "inconclusive", "inconclusive"),
     "evaluated": ("pass", "pass", "pass"),
     "flat": ("inconclusive", "not_applicable", "inconclusive"),
     "level": ("pass", "not_applicable", "pass"),
     "too_short": ("not_applicable", "not_applicable", "not_applicable"),
 }
-_UNDECIDED = ("spiked", "flat", "too_short")  # by training losses; where an evaluation reached its target, it decides
+# By training losses; where an evaluation reached its target, it decides.
+_UNDECIDED = ("spiked", "flat", "of two", "too_short")
 _KINDS = ("real", "synthetic", "unknown")
 
 
@@ -202,10 +207,12 @@ def _courses_told(numerics: Numerics, kind: str, chance: float | None) -> dict[s
         "zero": "The loss becomes exactly 0, which no cross-entropy is: lost, or too small for the digits printed.",
         "ends high": f"The loss ends at {last}, far above the {show(numerics.settled_loss)} that it had reached.",
         "above its start": f"The loss falls to {show(numerics.late_loss)}, but began at {show(numerics.first_loss)}.",
-        "spiked": f"The loss spikes to {show(numerics.max_loss)} at {show_ranges(numerics.loss_spikes)}.",
+        "spiked": f"The loss spikes to {show(numerics.highest_spike)} at {show_ranges(numerics.loss_spikes)}.",
         "falling": "The loss falls.",
         "untrained": f"The only loss, {last}, is that of the first step, before any update: it does not show training.",
         "slight": f"The loss falls by less than {SLIGHT_FALL:.1%}: hardly anything is learnt.",
+        "of two": f"The loss stays at {show(numerics.late_loss)}; ln 2, {OF_TWO:.4f}, is that of guessing between two: "
+        "if it is such a loss, nothing is learnt.",
         "flat": f"The loss stays flat{flat}.",
         "level": f"The run was resumed after step {numerics.resumed_after}, and the loss stays level.",
         "evaluated": came_down,
@@ -237,7 +244,21 @@ def _course(numerics: Numerics, *, synthetic: bool) -> str:
         return "above its start"
     if numerics.loss_spikes:
         return "spiked"
-    return "slight" if falls_slightly(numerics) else numerics.trend
+    if falls_slightly(numerics):
+        return "slight"
+    return "of two" if _guesses_between_two(numerics) else numerics.trend
+
+
+def _guesses_between_two(numerics: Numerics) -> bool:
+    """True if the loss begins and stays at ln 2, however clearly it falls a little.
+
+    So does a preference or a binary loss of a model that learns nothing, and hardly ever another one.
+    """
+    first, early, late = numerics.first_loss, numerics.early_loss, numerics.late_loss
+    if first is None or early is None or late is None or numerics.trend not in ("falling", "flat"):
+        return False
+    at_first, at_last = abs(first / OF_TWO - 1), max(abs(early / OF_TWO - 1), abs(late / OF_TWO - 1))
+    return at_first <= BEGINS_AT and at_last <= STAYS_AT
 
 
 def _ends_above_its_start(numerics: Numerics) -> bool:
@@ -347,8 +368,9 @@ def _gradients_are_finite(numerics: Numerics) -> Answer:
     grown = late / early if early and late else 1.0
     if numerics.non_finite_grad_steps:
         return "fail", f"The gradient norm is not finite at {show_ranges(numerics.non_finite_grad_steps)}."
-    if numerics.max_grad_norm == 0 and numerics.num_grad_norms >= MIN_REPEATED:
-        return "fail", "The gradient norm is 0 at every step: nothing is learnt."
+    if numerics.max_grad_norm == 0 and numerics.num_grad_norms >= MIN_ZEROS:
+        many: Status = "fail" if numerics.num_grad_norms >= MIN_REPEATED else "inconclusive"
+        return many, "The gradient norm is 0 at every step: nothing is learnt."
     if grown > EXPLODED:
         return "fail", f"The gradient norm explodes: from {before} to {after}."
     if grown > EXPLODING:

@@ -30,11 +30,47 @@ _EPOCH = re.compile(r"Beginning of Epoch \d+/(?P<epochs>\d{1,6}), Total Micro Ba
 _PERPLEXITY = re.compile(rf"^ppl: (?P<ppl>{NUMBER})(?=\s*$|, loss: )")
 _OF_EPOCH = re.compile(rf"^Epoch \d{{1,6}}/\d{{1,6}} with loss (?P<loss>{NUMBER})\s*$", re.IGNORECASE)
 _PREFERRED = re.compile(rf"^chosen: {NUMBER}, rejected: {NUMBER}, loss: (?P<loss>{NUMBER})\s*$", re.IGNORECASE)
+# How many processes a node starts, before the launcher said so of each (0.9).
+_NODE = re.compile(
+    r"\[launch\.py:\d+:main\] nnodes=(?P<nodes>\d{1,6}), num_local_procs=(?P<count>\d{1,4}), "
+    r"node_rank=(?P<node>\d{1,6})"
+)
 _SPAWNED = re.compile(r"\[launch\.py:\d+:main\] process (?P<pid>\d{1,9}) spawned with command")
 _EXITED = re.compile(r"\[launch\.py:\d+:main\] Process (?P<pid>\d{1,9}) exits successfully")
+_LAUNCHER_WORDS = ("num_local_procs=", "spawned with command", "exits successfully")
 _END = note("end", "exits successfully")
 _PLANNED = note("facts", "Total Micro Batches", _EPOCH)
 _EVALUATED = note("eval", "ppl: ", _PERPLEXITY)
+
+
+class Exits:
+    """The processes that the launcher has started: the run is over once as many have exited successfully."""
+
+    def __init__(self) -> None:
+        self._running: set[str] = set()  # that were started one by one and have not exited
+        self._nodes: dict[str, int] = {}  # where they were not: the processes of each node, all of which have exited
+        self._of = self._exited = 0
+
+    def __call__(self, line: str) -> Iterator[Found]:
+        if found := _NODE.search(line):
+            if found["node"] in self._nodes:  # another launch
+                self._nodes, self._exited = {}, 0
+            self._nodes[found["node"]], self._of = int(found["count"]), int(found["nodes"])
+        elif found := _SPAWNED.search(line):
+            self._running.add(found["pid"])
+            self._of = 0
+        elif found := _EXITED.search(line):
+            yield from self._exit(found["pid"])
+
+    def _exit(self, pid: str) -> Iterator[Found]:
+        if pid in self._running:
+            self._running.remove(pid)
+            if not self._running:
+                yield _END, {}
+        elif self._of and len(self._nodes) == self._of:
+            self._exited += 1
+            if self._exited == sum(self._nodes.values()):
+                yield _END, {}
 
 
 class _Log:
@@ -45,7 +81,7 @@ class _Log:
         self._has_begun = False
         self._accumulation: int | None = None
         self._evaluates = False
-        self._processes: set[str] = set()  # that were started and have not exited
+        self._exits = Exits()
 
     def __call__(self, line: str) -> Iterator[Found]:
         if found := _ACCUMULATION.search(line):
@@ -58,15 +94,7 @@ class _Log:
         if found := _OF_EPOCH.match(line) or _PREFERRED.match(line):
             yield _EVALUATED, {"loss": found["loss"]}
         yield from self._step(line)
-        yield from self._exit(line)
-
-    def _exit(self, line: str) -> Iterator[Found]:
-        if found := _SPAWNED.search(line):
-            self._processes.add(found["pid"])
-        elif (found := _EXITED.search(line)) and found["pid"] in self._processes:
-            self._processes.remove(found["pid"])
-            if not self._processes:
-                yield _END, {}
+        yield from self._exits(line)
 
     def _step(self, line: str) -> Iterator[Found]:
         if found := _STEP.search(line):
@@ -103,8 +131,10 @@ FAMILY = Family(
     custom_reader=_Log,
     custom_words=(
         "[Rank 0] step=", "Total Micro Batches", "gradient_accumulation_steps", "Evaluating perplexity", "ppl: ",
-        " with loss ", "chosen: ", "spawned with command", "exits successfully",
+        " with loss ", "chosen: ", *_LAUNCHER_WORDS,
     ),
+    launcher_reader=Exits,
+    launcher_words=_LAUNCHER_WORDS,
     notes=(
         note("figures", "Attempted loss scale: ",
              rf"Attempted loss scale: (?P<loss_scale>{NUMBER})(?=, (?:but hysteresis|reducing to) )"),

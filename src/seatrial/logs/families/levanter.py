@@ -54,6 +54,8 @@ FAMILY = Family(
     custom_reader=_Log,
     custom_words=("Progress on:train ", "train: "),
     notes=(
+        note("checkpoint", "Resuming training from step ",
+             r"Resuming training from step (?P<step>[1-9]\d{0,11})\b", action="restore"),
         note("eval", "eval loss: ", r"\blevanter\.eval\b.{0,80}?\beval loss: (?P<loss>\d+\.\d{3}|nan|inf)\s*$"),
         note("eval", "validation loss: ",
              r"\blevanter\.callbacks\b.{0,80}?\bvalidation loss: (?P<loss>\d+\.\d{3}|nan|inf)\s*$"),  # until 2024

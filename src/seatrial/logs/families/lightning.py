@@ -149,6 +149,10 @@ _NOTES = (
     note("start", "All distributed processes registered.",
          r"Starting with (?P<num_processes>(?P<num_devices>\d+)) processes"),
     note("facts", "effective maximum steps = ", r"effective maximum steps = (?P<planned_steps>\d+)\)"),
+    # Of a run that goes on, not of a test.
+    note("checkpoint", "Restored all states from the checkpoint",
+         r"Restored all states from the checkpoint(?: file)? at (?:\S{0,400}\bstep=(?P<step>\d{1,12}))?",
+         action="restore"),
     note("checkpoint", "Global Checkpoint Save",
          r"Global Checkpoint Save\s*:\s*Rank\s*:\s*\d+\s*:\s*Iteration\s*:\s*(?P<step>\d+)\s*:.{0,60}?"
          rf"Save duration\s*:\s*(?P<seconds>{NUMBER})s"),

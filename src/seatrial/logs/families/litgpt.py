@@ -51,6 +51,7 @@ FAMILY = Family(
     notes=(
         note("start", "Measured TFLOPs: ", r"(?:^|\s)Measured TFLOPs: [\d.]+\s*$"),
         note("start", "Number of trainable parameters: ", r"Number of trainable parameters: [\d,]+\s*$"),
+        note("checkpoint", "Resuming training from ", r"Resuming training from (?=\S)(?!step\b)", action="restore"),
         note("eval", ": val loss ", rf"\biter \d+: val loss (?P<loss>{NUMBER}), val time: "),
         note("eval", "Final evaluation | val loss: ", rf"Final evaluation \| val loss: (?P<loss>{NUMBER}) \|"),
         note("end", "| - Training Time ", r"\| - Training Time +: [\d.]+ s"),

@@ -18,6 +18,7 @@ MEBIBYTE, GIGABYTE = 1 << 20, 1_000_000_000
 # The arguments that Megatron dumps before it begins: its name → the name of the fact.
 _ARGUMENTS = {
     "train_iters": "planned_steps",
+    "train_tokens": "train_tokens",
     "world_size": "num_devices",
     "seq_length": "sequence_length",
     "global_batch_size": "global_batch_size",

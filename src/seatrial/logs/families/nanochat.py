@@ -33,6 +33,8 @@ FAMILY = Family(
         note("start", "Distributed world size: ", r"Distributed world size: (?P<num_devices>\d+)\s*$"),
         note("eval", "| Validation bpb: ", r"\bStep (?P<step>\d+) \| Validation bpb: "),  # bits per byte, no loss
         note("checkpoint", "Saved model ", r"Saved model (?:parameters|file) to: \S*/model_(?P<step>\d+)\.pt\s*$"),
+        note("checkpoint", "Resuming optimization from step ",
+             r"Resuming optimization from step (?P<step>[1-9]\d{0,11})\s*$", action="restore"),
         note("end", "Total training time: ", r"(?:^|\s)Total training time: [\d.]+m\s*$"),
     ),
 )  # fmt: skip

@@ -44,7 +44,7 @@ FAMILY = Family(
     fields={
         "loss": Field(name="loss"),
         "time": Field(name="seconds", per=1000),
-        "mfu": Field(name="mfu", missing=-1.0),
+        "mfu": Field(name="mfu", missing=frozenset({-1.0})),
         "ppl": Field(name="perplexity"),
     },
     counted_from=0,
@@ -53,6 +53,8 @@ FAMILY = Family(
     notes=(
         note("start", "tokens per iteration will be: ",
              r"tokens per iteration will be: (?P<tokens_per_step>[\d,]+)\s*$"),
+        # From its checkpoint, of a step that it does not name.
+        note("checkpoint", "Resuming training from ", r"Resuming training from (?=\S)(?!step\b)", action="restore"),
         note("eval", ", val loss ", rf"\bstep (?P<step>\d+): train loss \S+{_UNIT}, val loss (?P<loss>{_LOSS})"),
     ),
 )  # fmt: skip

@@ -50,6 +50,8 @@ FAMILY = Family(
         note("facts", ", Device peak Flops/s: ", r"Device: (?P<device_kind>.{1,80}?), Device peak Flops/s: "),
         note("checkpoint", "heckpoint saved to ", r"\bCheckpoint saved to \S*/step(?P<step>\d+)\s*$"),
         note("checkpoint", "Checkpoint for step ", r"Checkpoint for step (?P<step>\d+) saved successfully"),
+        note("checkpoint", "Will resume training from step ",
+             r"Will resume training from step (?P<step>[1-9]\d{0,11}), epoch ", action="restore"),
         note("end", "Training complete", r"(?:\tINFO\t|, rank=\d+\] )Training complete\s*$"),
     ),
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
 Every rank prints unless LOG_RANK says otherwise, the first step and then every tenth, as means since the last line;
 there are colour codes between the fields. `tps` is of a device, already divided by those that share a sequence. The
-memory is what was reserved at most. Ranks of a pipeline without the last stage print a loss of -1.
+memory is what was reserved at most. Ranks of a pipeline without the last stage print a loss of -1, or the sum of as
+many as there are micro batches in a step.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from seatrial.logs.numbers import NUMBER
 # A number is whole if there is something behind it: a blank or its unit. At the end of a line, tflops needs both of its
 # decimals, and tps all three digits after its comma.
 _VALUE = rf"{NUMBER}(?=\s|GiB\()|{NUMBER}%(?=\)|\s|$)|(?<=tflops: )\d[\d,]*\.\d\d$|(?<=[tw]ps: )\d{{1,3}},\d{{3}}$"
+_WITHOUT_LOSS = frozenset(map(float, range(-4096, 0)))
 _TOKENS = Field(name="tokens_per_second_per_device")
 
 _MESH_SIZES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep)=(\d+)")
@@ -68,7 +70,7 @@ FAMILY = Family(
     ),
     pair=re.compile(rf"(?:\b|(?<=\d))([A-Za-z_][\w/]{{0,40}})(?::\s*|\()({_VALUE})", re.IGNORECASE),
     fields={
-        "loss": Field(name="loss", missing=-1.0),
+        "loss": Field(name="loss", missing=_WITHOUT_LOSS),
         "grad_norm": Field(name="grad_norm"),
         "lr": Field(name="learning_rate"),
         "memory": Field(name="memory_bytes", per=2.0**-30),
