@@ -460,3 +460,19 @@ def test_deepspeed_chat_s_batches_of_answers_are_its_steps(tmp_path: Path) -> No
     assert judged(tmp_path, [begins, *lines], "generic").outcome == "pass"
     assert judged(tmp_path, [begins, *lines[:-9]], "generic").outcome == "fail"
     assert judged(tmp_path, [begins.replace("1/1", "1/2"), *lines], "generic").outcome == "inconclusive"
+
+
+def test_a_run_that_was_interrupted_is_not_done_whatever_its_program_says(tmp_path: Path) -> None:
+    text = [*text_of("equals"), "Training interrupted! Saving the state ...", "Training complete!"]
+    found = judged(tmp_path, text, "generic")
+    assert (found.outcome, "Interrupted after step 40" in found.headline) == ("interrupted", True)
+
+
+def test_an_epoch_of_many_lines_is_no_step(tmp_path: Path) -> None:
+    text = [f"INFO - Epoch {n // 20 + 1} - Batch loss: {loss_at(n):.4f}" for n in range(100)]
+    found = judged(tmp_path, text, "generic")
+    assert (found.outcome, "two losses" in found.headline) == ("inconclusive", False)
+
+
+def test_the_time_that_the_training_took_is_its_end(tmp_path: Path) -> None:
+    assert judged(tmp_path, [*text_of("equals"), "LOGS - Training took 01:45:11.12"], "generic").outcome == "pass"

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial import logs
+from seatrial import logs, metrics, verdict
+from seatrial.events import RunStarted
 from tests.helpers.log_cases import both, same, steps, values
 
 Line = Mapping[str, float]
@@ -92,3 +93,34 @@ def test_a_bar_that_is_drawn_again_and_again_is_told_once_a_step() -> None:
 
 def test_hostile_bars_are_read_in_bounded_time() -> None:
     assert steps(logs.parse(["Epoch 0:" * 100_000, "Epoch 0: 1/2 [" * 50_000 + "global_step=1", "=" * 10**6])) == []
+
+
+def own_bars(epochs: int, *, test: bool) -> list[str]:
+    """Lightning's own bar, by the clock, and at the start of an epoch once more the old one under the new name."""
+    text = []
+    for epoch in range(epochs):
+        if epoch:
+            text.append(f"Epoch {epoch}: 100%|███| 90/90 [00:45<00:00,  2.00it/s, loss={3 - epoch / 5:.3f}, v_num=3]")
+        for n in (7, 31, 58, 90):
+            at, loss = 45 * n // 90, 3 - (epoch + n / 90) / 5
+            text.append(
+                f"Epoch {epoch}: {n}%|█ | {n}/90 [00:{at:02d}<00:09,  2.00it/s, loss={loss + 0.02:.3f}, v_num=3]"
+            )
+            text.append(f"Epoch {epoch}: {n}%|█ | {n}/90 [00:{at:02d}<00:09,  2.00it/s, loss={loss:.3f}, v_num=3]")
+    return [*text, *(["Testing DataLoader 0: 100%|███| 12/12 [00:03<00:00,  4.00it/s]"] if test else [])]
+
+
+def test_a_test_behind_the_last_epoch_says_that_the_training_is_over() -> None:
+    for text, outcome in (
+        (own_bars(5, test=True), "pass"),
+        (own_bars(5, test=False), "inconclusive"),
+        (
+            [*own_bars(5, test=False)[:-2], "Testing DataLoader 0: 100%|███| 12/12 [00:03<00:00,  4.00it/s]"],
+            "inconclusive",
+        ),
+        ([*own_bars(2, test=True), *own_bars(5, test=False)[18:]], "inconclusive"),
+    ):
+        events = list(logs.parse(text))
+        assert [event.attempt for event in events if isinstance(event, RunStarted)] == [1]
+        found = verdict.judge(metrics.measure(events, None), None, rehearsal="")
+        assert found.outcome == outcome, found.headline

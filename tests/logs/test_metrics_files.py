@@ -299,7 +299,10 @@ def test_the_end_of_a_run_is_no_step(tmp_path: Path) -> None:
     record = logs.read([write_lines(tmp_path / "logging.jsonl", [*rows, end, {"best_metric": 1.5}])])
     assert steps(record)[-1].loss == loss_at(N - 1)
     (ended,) = [event for event in record if isinstance(event, RunEnded)]
-    assert (ended.reason, ended.totals) == ("completed", {"run_seconds": 50.0, "steps_per_second": 0.8})
+    assert (ended.reason, ended.totals) == (
+        "completed",
+        {"run_seconds": 50.0, "steps_per_second": 0.8, "planned_steps": N},
+    )
 
 
 def test_llama_factory_ends_with_a_row_of_the_last_step(tmp_path: Path) -> None:

@@ -279,6 +279,11 @@ def test_usual_runs_with_accumulated_gradients_get_their_steps() -> None:
         assert [step.step for step in steps(events)] == true
 
 
+def test_two_late_lines_are_enough_if_the_progress_bar_says_how_many_steps_were_done() -> None:
+    assert [step.step for step in steps(logs.parse(late(1, 2, 2, 2, at=[])))] == [1, 2]
+    assert outcome(late(1, 2, 2, 2, at=[])).axes["completion"].status == "pass"
+
+
 def decayed(shape: str, done: int, total: int, per_epoch: int) -> list[str]:
     """A run with a line every 20 steps and no bar, whose learning rate comes to 0 at step `total`."""
     shapes = {"linear": lambda x: 1 - x, "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2, "constant": lambda _: 1.0}

@@ -388,3 +388,16 @@ def test_a_loss_scale_that_comes_back_to_where_it_was_may_skip_steps_in_turn(
         return {"reported": {"skipped_steps": skipped, **tried}}
 
     assert check(log(line, last=2099), "steps skipped").status == status
+
+
+def test_what_is_next_to_nothing_is_no_spike() -> None:
+    losses = [0.004 + 0.001 * (n % 3) + (0.12 if n % 17 == 0 and n > 90 else 0.0) for n in range(300)]
+    assert not measured(log(lambda n: {"loss": losses[n]}, last=299)).loss_spikes
+    assert measured(log(lambda n: {"loss": losses[n] * 10}, last=299)).loss_spikes
+
+
+def test_the_least_rise_of_very_many_losses_is_no_trend() -> None:
+    noise = random.Random(4)
+    for rise, trend in ((0.02, "flat"), (0.3, "rising")):
+        losses = [2.8 + rise * n / 6000 + noise.gauss(0, 0.1) for n in range(6000)]
+        assert measured(log(lambda n, of=losses: {"loss": of[n]}, last=5999)).trend == trend  # type: ignore[misc]

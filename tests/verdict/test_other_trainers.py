@@ -159,3 +159,23 @@ def test_verl_says_how_many_steps_its_epochs_have() -> None:
     assert judged(["Total training steps: 40", bar, *steps[:40]]).outcome == "pass"  # which goes first
     other = [f"[{n}/60] step={n} loss={2 + 5 / n:.4f}" for n in range(1, 41)]
     assert judged([bar, *other]).headline == judged(other).headline  # the bar of another program
+
+
+def reward_model(first: float, last: float) -> list[str]:
+    """DeepSpeed-Chat's second stage: it prints no loss of its steps."""
+    said = "chosen_last_scores (higher is better) : 2.5, acc (higher is better) : {}"
+    steps = [
+        f"[2023-05-02 03:{n // 60:02d}:{n % 60:02d},001] [INFO] [logging.py:96:log_dist] [Rank 0] step={n * 10}, "
+        "skipped=0, lr=[1e-05, 1e-05], mom=[(0.9, 0.95), (0.9, 0.95)]"
+        for n in range(1, 41)
+    ]
+    return [
+        "cmd = deepspeed main.py --gradient_accumulation_steps 1 --num_train_epochs 1",
+        said.format(first), "Beginning of Epoch 1/1, Total Micro Batches 400", *steps, said.format(last),
+    ]  # fmt: skip
+
+
+def test_an_accuracy_that_rises_stands_for_losses_that_are_not_printed() -> None:
+    for last, outcome in ((0.71, "pass"), (0.495, "fail"), (0.31, "fail")):
+        found = judged(reward_model(0.49, last))
+        assert (found.outcome == "pass") is (outcome == "pass"), (last, found.headline)

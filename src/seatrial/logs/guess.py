@@ -29,6 +29,7 @@ FEWEST = 4  # steps: three times the same distance
 FEWEST_COUNTED = 20  # lines without a step
 REGULAR = 0.9  # of the distances between steps
 USUAL = 0.9  # of the lines of steps, in which a figure stands
+MOST_OF_AN_EPOCH = 3  # lines, that are still one a repeat or a rank
 MOST_LINES, LONGEST = 5000, 2000  # lines that are looked at; characters of one
 MOST_SHOWN = 160  # characters of the example
 
@@ -92,9 +93,10 @@ _DONE = tuple(
         rf"(?i)^{_LOGGED}\W{{0,8}}(?:\[[^]]{{1,40}}\]\W{{0,4}})?"
         r"(?:(?:all |the |model )?(?:pre-?|fine-?)?(?:train(?:ing)?|tuning|run)"
         r"(?: (?:run|loop|process|job))?(?: (?:has|is|was))?(?: been)?(?: successfully)? (?:finished|completed?|done)\b"
+        r"|(?:total )?training (?:took|time) ?:? ?\d"
         r"|(?:finished|completed|done)(?: with)? (?:the )?(?:pre-?|fine-?)?(?:training|tuning)\b)(?!.{0,80}\bepoch)",
     )
-    for literal in ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE")
+    for literal in ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE", "raining t")
 )
 _STEP_OF = r"\b(?:step|iter(?:ation)?)s?[ _=:#-]{0,3}(?P<step>[1-9]\d{0,11})\b"
 # A run that goes on from a checkpoint, maybe of a step that is not named.
@@ -208,7 +210,7 @@ def _by_count(found: Sequence[Said]) -> Guess | None:
     alike = kinds.most_common(1)[0][1] if kinds else 0
     if alike < max(FEWEST_COUNTED, USUAL * len(lines)) or not _ENDS_IN_LOSS.search(loss):
         return None
-    if any(_is_called_step(key) for _, pairs in lines for key in pairs):
+    if any(_is_called_step(key) and plain(key) != "epoch" for _, pairs in lines for key in pairs):
         return None  # of which it is not known how they are counted
     fields = {loss: Field(name="loss")}
     for key in lines[0][1]:
@@ -302,8 +304,7 @@ def _beside(loss: str, lines: Sequence[Mapping[str, str]]) -> tuple[str, dict[st
     counts = Counter(key for pairs in lines for key in pairs)
     usual = [key for key, count in counts.items() if count >= USUAL * len(lines) and key != loss]
     numbers = [key for key in usual if _is_step(key, lines)]
-    steps = [key for key in numbers if not _NO_STEP.search(key)]
-    steps = steps or [key for key in numbers if _IS_EPOCH.search(key) and not _NO_STEP.search(_IS_EPOCH.sub("", key))]
+    steps = [key for key in numbers if not _NO_STEP.search(key)] or _epochs_of_a_line(numbers, lines)
     if not steps:
         return None
     step = min(steps, key=lambda key: _place(key, _STEP_WORDS))
@@ -315,6 +316,12 @@ def _beside(loss: str, lines: Sequence[Mapping[str, str]]) -> tuple[str, dict[st
         if figure and all(figure.name != other.name for other in fields.values()):
             fields[key] = figure
     return step, fields
+
+
+def _epochs_of_a_line(numbers: Iterable[str], lines: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys of epochs of which each has a line of its own, or hardly more."""
+    epochs = (key for key in numbers if _IS_EPOCH.search(key) and not _NO_STEP.search(_IS_EPOCH.sub("", key)))
+    return [key for key in epochs if len({pairs.get(key) for pairs in lines}) > len(lines) / MOST_OF_AN_EPOCH]
 
 
 def _place(key: str, words: Sequence[str]) -> int:

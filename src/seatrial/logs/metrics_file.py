@@ -160,6 +160,8 @@ def _is_broken(value: Any) -> bool:
 
 def _read_end(log: ProcessLog, row: Row) -> Iterator[Event]:
     totals = {name: str(row[key]) for key, name in transformers.TOTALS.items() if key in row}
+    if step := first(row, STEP):
+        totals |= transformers.planned_by(totals, [int(step)])
     yield from log.note(transformers.END, totals, json.dumps(row), None)
 
 

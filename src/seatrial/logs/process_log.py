@@ -233,7 +233,7 @@ class ProcessLog:
 
     def _take_eval(self, _: Note, said: _Said) -> Sequence[Event]:
         step, loss = said.numbers.get("step"), said.numbers.get("loss")
-        if step is None and loss == self._eval_loss:
+        if step is None and loss == self._eval_loss and not said.groups.get("score"):
             return ()  # lines that go on saying what the last one was
         self._eval_loss = loss
         at = int(step or max(0, self._last))

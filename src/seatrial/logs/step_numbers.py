@@ -24,6 +24,7 @@ COUNTED, STRIDE = "lines_counted", "stride"  # of `RunStarted.facts`
 EPOCH = "epoch"  # of `Step.reported`, in such logs
 EPOCHS_ASKED = "planned_epochs"  # of `RunStarted.facts`
 FEWEST = 3  # lines
+MOST_STRIDES = 100  # that are tried: of more, several fit
 FIRST_IS_EARLY = 0.75  # of the distance between lines: it is of step 1 (`logging_first_step`)
 
 
@@ -141,10 +142,12 @@ def step_numbers(
     """
     known = [epoch for epoch in epochs if epoch is not None]
     done, whole = _done(totals, planned), totals.get("epochs", 0.0)
-    if done is None or len(known) < max(FEWEST, len(epochs)) or whole <= 0 or known != sorted(known):
+    fewest = 2 if "steps" in totals else FEWEST
+    if done is None or len(known) < max(fewest, len(epochs)) or whole <= 0 or known != sorted(known):
         return None
     by_epochs = done if "steps" in totals else tuple(steps * whole / (asked or whole) for steps in done)
-    return _by_epochs(known, whole, by_epochs) or _by_count(known, whole, by_epochs)
+    found = _by_epochs(known, whole, by_epochs) if len(known) >= FEWEST else None
+    return found or _by_count(known, whole, by_epochs)
 
 
 def _done(totals: Mapping[str, float], planned: int | None) -> tuple[float, float] | None:
@@ -189,9 +192,12 @@ def _by_count(known: Sequence[float], whole: float, done: Sequence[float]) -> li
     for early in (False, True):
         lines = len(known) - early
         # (lines) × stride are done, and (lines + 1) × stride are not.
+        if high / lines - low / (lines + 1) > MOST_STRIDES:
+            return None
         for stride in range(math.floor(low / (lines + 1)) + 1, math.floor(high / lines) + 1):
             steps = [1] * early + [stride * (line + 1) for line in range(lines)]
-            if _rises(steps) and _are_at(known, steps, whole, (low + high) / 2, (high - low) / 2):
+            is_new = _rises(steps) and steps not in found  # steps 1 and 2 are two ways to the same
+            if is_new and _are_at(known, steps, whole, (low + high) / 2, (high - low) / 2):
                 found.append(steps)
     return found[0] if len(found) == 1 else None
 

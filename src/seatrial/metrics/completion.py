@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from seatrial.estimate import flops
-from seatrial.events import Checkpoint, Eval, RunEnded, RunStarted
+from seatrial.events import Checkpoint, Eval, Fault, RunEnded, RunStarted
 from seatrial.metrics.causes import Diagnosis, FaultRecord, diagnose
 from seatrial.metrics.record import LAUNCHER, Ranges, Record, Records
 from seatrial.metrics.survival import Timeline
@@ -162,7 +162,8 @@ def measure_completion(
     evals = [event for event in events.others if isinstance(event, Eval) and event.process == main.process]
     evaluations = tuple((e.step, e.loss) for e in evals if e.loss is not None)
     scored = next((e for e in reversed(evals) if e.shortfall is not None), None)
-    goal = _goal(spec, main, evals, planned_steps)
+    stopped = any(isinstance(e, Fault) and e.fault == "interrupted" for e in events.others)
+    goal = _goal(spec, main, evals, planned_steps, takes_its_word=not stopped)
     restored = [e.step for e in events.others if isinstance(e, Checkpoint) and e.action == "restore"]
     by_block = main.started is not None and main.started.facts.get("by_block") is True
     seconds, faults = Timeline(events, main, done=goal.reached, ended=end).faults()
@@ -241,7 +242,9 @@ class _Goal(NamedTuple):
     lines_counted: bool
 
 
-def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int | None) -> _Goal:
+def _goal(
+    spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int | None, *, takes_its_word: bool
+) -> _Goal:
     steps = main.steps.numbers
     counted_from = _counted_from(main.started, steps)
     lines_counted = main.started is not None and main.started.facts.get("lines_counted") is True
@@ -250,7 +253,9 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval], given: int 
     early = ("stopped_early",) if spec else ("stopped_early", "time_spent")
     planned = asked
     if planned is None and bool(steps) and not lines_counted:
-        planned = _planned_by_its_end(main) or (steps[-1] - counted_from + 1 if _is_done(main) else None)
+        planned = _planned_by_its_end(main) or (
+            steps[-1] - counted_from + 1 if takes_its_word and _is_done(main) else None
+        )
     if planned is not None and steps:
         planned = (None if spec else _planned_by_tokens(main, counted_from)) or planned
         planned += _steps_more(main, steps[-1] - (counted_from + planned - 1))

@@ -29,6 +29,7 @@ SHORT, WORTH_SHOWING = 50, 0.05  # losses; of the early loss
 POWER_Z = 1.2816
 SURELY_LOWER = 0.999  # share of pairs; in the shortest runs, the test needs nearly all
 MAD_PER_SIGMA = 0.6745  # of a normal distribution
+RISES = 0.4  # of pairs with a lower loss later
 CLEAR_RISE = 0.005  # of the loss; less is the noise of rounding
 DIVERGED = 1.5  # times the early loss, at the end: no test is needed, however few the steps
 LAST_LOSSES = 3  # whose median is the end of a run, next to the last third's
@@ -41,6 +42,7 @@ SPIKE_NOISE = 5.0  # standard deviations of the loss from one step to the next, 
 MOST_NOISE = 9.0  # times where the loss had come to: no noise explains more
 BEFORE_SPIKE = 9  # losses, whose median is where the loss had come to
 MEDIAN_ERROR = math.sqrt(math.pi / 2 / BEFORE_SPIKE)  # of their median, next to that of one of them
+LEAST_SPIKE = 0.25  # nats above the early loss: next to nothing, three times is little
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
 LEAST_LOSS_SCALE = 1.0
@@ -165,7 +167,8 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
     skips = _skips(telling)
     off, off_at = _perplexity_off(telling)
     trend, share_lower, trend_p = _trend(finite)
-    spikes = _spikes(telling, LOSS_SPIKE * _early(finite)) or _burst(telling, len(finite))
+    height = max(LOSS_SPIKE * _early(finite), _early(finite) + LEAST_SPIKE)
+    spikes = _spikes(telling, height) or _burst(telling, len(finite))
     least_fall = _least_fall(finite) if trend == "flat" and len(finite) < SHORT else 0.0
     if least_fall > WORTH_SHOWING:
         trend = "too_short"
@@ -565,7 +568,8 @@ def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | No
     is_clear = abs(z) > TREND_Z and p < math.erfc(TREND_Z / math.sqrt(2))
     if z > 0 and is_clear and not diverged:
         return "falling", share, p
-    rises = z < 0 and is_clear and after - before > CLEAR_RISE * abs(before)
+    # Of very many losses, the least rise is no chance.
+    rises = z < 0 and is_clear and share < RISES and after - before > CLEAR_RISE * abs(before)
     return "rising" if rises or diverged else "flat", share, p
 
 

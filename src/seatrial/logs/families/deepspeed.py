@@ -6,15 +6,17 @@ same steps with more about them, only that rate counts. The skipped steps are co
 `step=0` is printed before the first one, and says only that the engine begins again where there were steps.
 
 DeepSpeed-Chat says how much there is to do, `Beginning of Epoch 1/2, Total Micro Batches 460`, and in its first stage a
-perplexity instead of losses; of its other stages, the mean loss of an epoch and that of an evaluation are read. A run
-is over once as many processes have exited successfully as its launcher has started.
+perplexity instead of losses; of its other stages, the mean loss of an epoch and that of an evaluation are read, and an
+accuracy: these have to be better than before the training. A run is over once as many processes have exited
+successfully as its launcher has started.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER, quantity
@@ -30,6 +32,11 @@ _EPOCH = re.compile(r"Beginning of Epoch \d+/(?P<epochs>\d{1,6}), Total Micro Ba
 _PERPLEXITY = re.compile(rf"^ppl: (?P<ppl>{NUMBER})(?=\s*$|, loss: )")
 _OF_EPOCH = re.compile(rf"^Epoch \d{{1,6}}/\d{{1,6}} with loss (?P<loss>{NUMBER})\s*$", re.IGNORECASE)
 _PREFERRED = re.compile(rf"^chosen: {NUMBER}, rejected: {NUMBER}, loss: (?P<loss>{NUMBER})\s*$", re.IGNORECASE)
+_CHOSEN = re.compile(
+    rf"^chosen_last_scores \(higher is better\) : \S+, acc \(higher is better\) : (?P<accuracy>{NUMBER})"
+)
+_JUDGED = ((_PREFERRED, False), (_CHOSEN, True))  # and whether more is better
+BETTER = 0.01  # of an accuracy, or of a loss that begins at ln 2
 # How many processes a node starts, before the launcher said so of each (0.9).
 _NODE = re.compile(
     r"\[launch\.py:\d+:main\] nnodes=(?P<nodes>\d{1,6}), num_local_procs=(?P<count>\d{1,4}), "
@@ -81,6 +88,7 @@ class _Log:
         self._has_begun = False
         self._accumulation: int | None = None
         self._evaluates = False
+        self._first: dict[str, float] = {}  # of each kind of evaluation
         self._exits = Exits()
 
     def __call__(self, line: str) -> Iterator[Found]:
@@ -91,10 +99,26 @@ class _Log:
         evaluates, self._evaluates = self._evaluates, "Evaluating perplexity" in line
         if evaluates and (found := _PERPLEXITY.match(line)) and (perplexity := quantity(found["ppl"])):
             yield _EVALUATED, {"loss": str(math.log(perplexity) if perplexity > 0 else math.nan)}
-        if found := _OF_EPOCH.match(line) or _PREFERRED.match(line):
+        if found := _OF_EPOCH.match(line):
             yield _EVALUATED, {"loss": found["loss"]}
+        for pattern, more_is_better in _JUDGED:
+            if found := pattern.match(line):
+                yield _EVALUATED, self._judged(found, more_is_better=more_is_better)
         yield from self._step(line)
         yield from self._exits(line)
+
+    def _judged(self, found: re.Match[str], *, more_is_better: bool) -> Mapping[str, Any]:
+        """An evaluation that is all that tells of learning: it has to be better than that before the training."""
+        ((name, text),) = found.groupdict().items()
+        said = {"loss": text} if name == "loss" else {}
+        value = quantity(text)
+        if value is None or name not in self._first:
+            self._first[name] = value or 0.0
+            return said
+        sign, how = (1, "at least") if more_is_better else (-1, "at most")
+        target = self._first[name] + sign * BETTER
+        told = f"{name} {value:.4g} ({how} {target:.4g})"
+        return {**said, "score": told, "shortfall": sign * (target - value)}
 
     def _step(self, line: str) -> Iterator[Found]:
         if found := _STEP.search(line):
@@ -131,7 +155,7 @@ FAMILY = Family(
     custom_reader=_Log,
     custom_words=(
         "[Rank 0] step=", "Total Micro Batches", "gradient_accumulation_steps", "Evaluating perplexity", "ppl: ",
-        " with loss ", "chosen: ", *_LAUNCHER_WORDS,
+        " with loss ", "chosen: ", "chosen_last_scores ", *_LAUNCHER_WORDS,
     ),
     launcher_reader=Exits,
     launcher_words=_LAUNCHER_WORDS,

@@ -59,6 +59,11 @@ _STOPPED = note(
 )
 
 
+# The script goes on to its test where the training returned in order: behind its last epoch, whatever ended it.
+_DRAWN = note("facts", "v_num=")
+_TESTED = note("end", "Testing DataLoader 0: 100%|")
+
+
 class _Log:
     """The bar of Lightning's own that was drawn last, by which its epochs are counted."""
 
@@ -67,10 +72,21 @@ class _Log:
 
     def __call__(self, line: str) -> Iterator[Found]:
         yield from _read(line)
-        if "v_num=" in line:
-            self._drawn = next(reversed(list(_OWN_BAR.finditer(line))), self._drawn)
+        of_nemo = "reduced_train_loss=" in line or "global_step=" in line
+        for bar in _OWN_BAR.finditer(line) if "v_num=" in line else ():
+            if not self._is_old(bar):
+                yield from () if of_nemo else _read_own_bar(bar)
+                self._drawn = bar
         for stopped in _STOPPED.pattern.finditer(line):
             yield _STOPPED, {"planned_epochs": stopped["count"]} if self._is_whole(stopped) else {}
+        if _TESTED.literal in line and self._drawn and self._drawn["n"] == self._drawn["of"]:
+            yield _TESTED, {"planned_epochs": str(int(self._drawn["epoch"]) + 1)}
+
+    def _is_old(self, bar: re.Match[str]) -> bool:
+        """True if this is still the bar of the epoch before, which is full and has the name of the next one already."""
+        if self._drawn is None or int(bar["epoch"]) != int(self._drawn["epoch"]) + 1:
+            return False
+        return bar["n"] == bar["of"] == self._drawn["n"] != "1"
 
     def _is_whole(self, stopped: re.Match[str]) -> bool:
         """True if the last bar is a full one, of the last of the epochs that were asked for."""
@@ -84,9 +100,6 @@ def _read(line: str) -> Iterator[Found]:
     if "Epoch " in line and "=" in line:
         for bar in _BAR.finditer(line):
             yield from _read_bar(bar)
-        if "reduced_train_loss=" not in line and "global_step=" not in line:
-            for bar in _OWN_BAR.finditer(line):
-                yield from _read_own_bar(bar)
     if "Training epoch " in line and (found := _LINE.search(line)) and not FAMILY.head.search(line):
         yield from _read_line(found)
 
@@ -108,12 +121,13 @@ def _read_own_bar(bar: re.Match[str]) -> Iterator[Found]:
     pairs = {name.strip(): text for name, _, text in (part.partition("=") for part in parts)}
     name = next((name for name in _OWN_LOSSES if quantity(pairs.get(name, "")) is not None), "")
     n = int(bar["epoch"]) * int(bar["of"]) + int(bar["n"]) - 1
-    if name and n >= 0:
+    if name and int(bar["n"]) > 0:  # else it shows what the epoch before ended with
         rate = next((found for part in parts if (found := _RATE.fullmatch(part.strip()))), None)
         pace = (quantity(rate[1]) or 0.0) if rate else 0.0
         speed = {"steps_per_second": pace if rate and rate[2] == "it/s" else 1 / pace} if pace > 0 else {}
         said = read_values([("loss", pairs[name])], _OWN).values
-        yield Reading(values={"step": n, **speed, **said}, inferred=True)
+        yield _DRAWN, {"by_block": True}  # by the clock
+        yield Reading(values={"step": n, **speed, **said}, inferred=True, redrawn=True)
 
 
 def _read_line(found: re.Match[str]) -> Iterator[Found]:
@@ -171,6 +185,6 @@ FAMILY = Family(
     counted_from=0,
     last_is_total=True,
     custom_reader=_Log,
-    custom_words=("Epoch ", "Training epoch ", "Trainer.fit` stopped: `max_"),
+    custom_words=("Epoch ", "Training epoch ", "Trainer.fit` stopped: `max_", _TESTED.literal),
     notes=_NOTES,
 )

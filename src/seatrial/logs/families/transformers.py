@@ -13,7 +13,7 @@ bar that goes far ahead in its first seconds, and then slowly, is of a run that 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
@@ -59,6 +59,14 @@ POLICY = note("facts", "'reward': ", _DICT)
 def objective_of(row: Container[str]) -> Mapping[str, str]:
     """The fact of the run that names the objective of the loss in a line or row."""
     return {"objective": "policy" if REWARD in row else ""}
+
+
+def planned_by(totals: Mapping[str, str], known: Iterable[int]) -> Mapping[str, str]:
+    """How many steps were planned: the only one of these numbers that the speed of the whole run fits."""
+    seconds, rate = (quantity(totals.get(name, "")) or 0.0 for name in ("run_seconds", "steps_per_second"))
+    steps, off = seconds * rate, sum(map(relative_rounding, (seconds, rate)))
+    fits = [total for total in known if abs(steps - total) <= off * total + 1e-9]
+    return {"planned_steps": str(fits[0])} if len(fits) == 1 else {}
 
 
 class _Said(NamedTuple):
@@ -150,10 +158,8 @@ class _Log:
 
     def _drawn(self, totals: Mapping[str, str]) -> Mapping[str, str]:
         """How far the bar of the training came, and to what; of several, the one that the end of the run fits."""
-        seconds, rate = (quantity(totals.get(name, "")) or 0.0 for name in ("run_seconds", "steps_per_second"))
-        steps, off = seconds * rate, sum(map(relative_rounding, (seconds, rate)))
-        fits = [total for total in self._bars if abs(steps - total) <= off * total + 1e-9]
-        return {"steps": str(self._bars[fits[0]]), "planned_steps": str(fits[0])} if len(fits) == 1 else {}
+        found = planned_by(totals, self._bars)
+        return {**found, "steps": str(self._bars[int(found["planned_steps"])])} if found else {}
 
     def _release(self, drawn: int | None) -> Iterator[Found]:
         """The line that waits, now that the bar was drawn at a step."""
