@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,11 @@ def measured(run: list[events.Event]) -> Numerics:
 def log(change: Callable[[int], dict[str, Any]], process: int = 0, **of_steps: Any) -> list[events.Event]:
     run = steps(SPEC, process, **of_steps)
     return [replace(step, **change(step.step)) for step in run]
+
+
+def with_losses(losses: Sequence[float]) -> list[events.Event]:
+    """A run of as many steps, whose losses are these."""
+    return log(lambda n: {"loss": losses[n]}, last=len(losses) - 1)
 
 
 def check(run: list[events.Event], name: str, spec: RunSpec | None = SPEC) -> Check:
@@ -350,8 +355,8 @@ def test_a_noisy_loss_on_its_way_down_has_no_spikes_and_one_that_comes_back_has(
     run = log(lambda n: {"loss": losses[n]}, last=599)
     assert not measured(run).loss_spikes
     for place in (120, 300, 597):
-        spiked = [{"loss": 5.0 if place <= n < place + 12 else loss} for n, loss in enumerate(losses)]
-        found = measured(log(lambda n, of=spiked: of[n], last=599)).loss_spikes  # type: ignore[misc]
+        spiked = [5.0 if place <= n < place + 12 else loss for n, loss in enumerate(losses)]
+        found = measured(with_losses(spiked)).loss_spikes
         assert found == ((place, min(place + 11, 599)),)
     slowly = [{"loss": losses[n] + 4 * math.exp(-(((n - 400) / 60) ** 2))} for n in range(600)]
     assert measured(log(lambda n: slowly[n], last=599)).loss_spikes
@@ -363,8 +368,8 @@ def test_what_a_noisy_loss_differs_by_from_step_to_step_is_no_spike_and_far_more
     assert not measured(log(lambda n: {"loss": losses[n]}, last=2999)).loss_spikes
     for place, several in ((150, 1), (700, 1), (2000, 1), (700, 10), (2000, 10)):
         high = 30.0 if several == 1 else 2.0
-        spiked = [{"loss": high if place <= n < place + several else loss} for n, loss in enumerate(losses)]
-        found = measured(log(lambda n, of=spiked: of[n], last=2999))  # type: ignore[misc]
+        spiked = [high if place <= n < place + several else loss for n, loss in enumerate(losses)]
+        found = measured(with_losses(spiked))
         assert (place, found.highest_spike) == (found.loss_spikes[0][0], high)
 
 
@@ -392,12 +397,12 @@ def test_a_loss_scale_that_comes_back_to_where_it_was_may_skip_steps_in_turn(
 
 def test_what_is_next_to_nothing_is_no_spike() -> None:
     losses = [0.004 + 0.001 * (n % 3) + (0.12 if n % 17 == 0 and n > 90 else 0.0) for n in range(300)]
-    assert not measured(log(lambda n: {"loss": losses[n]}, last=299)).loss_spikes
-    assert measured(log(lambda n: {"loss": losses[n] * 10}, last=299)).loss_spikes
+    assert not measured(with_losses(losses)).loss_spikes
+    assert measured(with_losses([10 * loss for loss in losses])).loss_spikes
 
 
 def test_the_least_rise_of_very_many_losses_is_no_trend() -> None:
     noise = random.Random(4)
     for rise, trend in ((0.02, "flat"), (0.3, "rising")):
         losses = [2.8 + rise * n / 6000 + noise.gauss(0, 0.1) for n in range(6000)]
-        assert measured(log(lambda n, of=losses: {"loss": of[n]}, last=5999)).trend == trend  # type: ignore[misc]
+        assert measured(with_losses(losses)).trend == trend

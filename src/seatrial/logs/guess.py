@@ -93,10 +93,9 @@ _DONE = tuple(
         rf"(?i)^{_LOGGED}\W{{0,8}}(?:\[[^]]{{1,40}}\]\W{{0,4}})?"
         r"(?:(?:all |the |model )?(?:pre-?|fine-?)?(?:train(?:ing)?|tuning|run)"
         r"(?: (?:run|loop|process|job))?(?: (?:has|is|was))?(?: been)?(?: successfully)? (?:finished|completed?|done)\b"
-        r"|(?:total )?training (?:took|time) ?:? ?\d"
         r"|(?:finished|completed|done)(?: with)? (?:the )?(?:pre-?|fine-?)?(?:training|tuning)\b)(?!.{0,80}\bepoch)",
     )
-    for literal in ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE", "raining t")
+    for literal in ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE")
 )
 _STEP_OF = r"\b(?:step|iter(?:ation)?)s?[ _=:#-]{0,3}(?P<step>[1-9]\d{0,11})\b"
 # A run that goes on from a checkpoint, maybe of a step that is not named.

@@ -76,7 +76,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Log:
-    """What is known of one log."""
+    """The evidence of launches in one log, so far."""
 
     failed: int = 0  # the line of the last fatal fault
     begun: int = 0  # the line of the last launch that a banner begins

@@ -99,7 +99,7 @@ _SCORES_BEFORE: Sequence[tuple[float, _Scores]] = (
 )
 _BLEU = {"gnmt", "transformer"}  # in percent; some programs print a fraction
 _TRANSLATION = "transformer"
-# Facts that are told in steps or of one, and say nothing where epochs are counted.
+# Facts in steps or of one, which say nothing where epochs are counted.
 _OF_STEPS = {"global_batch_size", "max_sequence_length", "gradient_accumulation_steps", "max_steps"}
 # How metadata says how many; "step_num" is of steps indeed.
 _SAMPLES = ("samples_count", "train_samples_since_beginning", "step", "epoch_num")
@@ -228,7 +228,7 @@ class _Log:
         return {} if epoch is None else {"epoch_num": epoch + (0 if self._counted_from else 1)}
 
     def _targets(self, time: float | None) -> Mapping[str, tuple[str, float]]:
-        """What the metrics of the benchmark had to come to at that time."""
+        """The targets of the benchmark's metrics by the rules of that time."""
         if self._rules:
             return _SCORES_BY_RULES.get(self._rules, {}).get(self._benchmark, {})
         earlier = (
@@ -311,7 +311,7 @@ class _Log:
         yield self._evaluated(step, found)
 
     def _place(self, time: Mapping[str, float]) -> Iterator[Found]:
-        """The evaluations that did not say their step, and the last step, once the samples trained on are told."""
+        """The evaluations without a step, and the last step, once the log says how many samples were trained on."""
         unplaced, self._unplaced = self._unplaced, []
         can_tell = self._batch > 0 and self._tokens() and not self._counts_epochs
         if unplaced and self._running and can_tell and not self._last:
@@ -434,7 +434,7 @@ def _unquoted(value: Any) -> Any:
 
 
 def _value(line: str, at: int) -> Any:
-    """What stands there, if it is JSON; None for all else."""
+    """The value of a text of JSON; None for any other text."""
     try:
         return _DECODER.raw_decode(line, at)[0]
     except (ValueError, RecursionError):

@@ -152,7 +152,7 @@ class _Log:
                 yield from self._read_step(said, own)
 
     def _totals(self, pairs: Mapping[str, str]) -> Mapping[str, str]:
-        """What the end of a run says of all of it, with what its progress bar does where the lines came late."""
+        """The totals of a run by its last line, and by its progress bar where the lines came late."""
         totals = {TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}
         return {**totals, **(self._drawn(totals) if self._is_late or not self._has_steps else {})}
 
