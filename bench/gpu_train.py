@@ -1,15 +1,18 @@
 """Training on one GPU: Seatrial's trainer in bfloat16 and fp8, beside torch.compile and MaxText, in eight minutes.
 
-    python bench/gpu_train.py [--maxtext DIR] [--budget 470] [--rounds 2] [--cpu]
+    python bench/gpu_train.py [--maxtext DIR] [--budget 470] [--rounds 2] [--keep DIR] [--cpu]
 
-Runs from a checkout and fetches nothing: needs jax with CUDA, numpy, psutil and pyarrow; torch and transformers for the
-rows of PyTorch, and for those of MaxText a folder with its wheels. First the peak of matrix products, then whether the
-losses on the GPU are those of the CPU in each format (exit status 1 where they are not), then the steps. Shapes: Llama
-3.1 8B, cut to as many layers as fit if nothing is recomputed (16 on an H200); all of it; Llama 3.2 1B. Recomputation is
-what the run itself would choose.
+Runs from a checkout and fetches nothing: needs jax with CUDA, numpy, psutil, pyarrow, PyYAML and platformdirs; torch
+and transformers for the rows of PyTorch, and for those of MaxText a folder with its wheels. First the peak of matrix
+products, then whether the losses on the GPU are those of the CPU in each format (exit status 1 where they are not),
+then the steps. Shapes: Llama 3.1 8B, cut to as many layers as fit if nothing is recomputed (16 on an H200); all of it;
+Llama 3.2 1B. Recomputation is what the run itself would choose.
 
 Each start is a process of its own with a time limit; one that fails is a row with its reason. In a round every row runs
 once, the most important first; medians are over the rounds. What the budget has no time for is left out, and said.
+
+MaxText recomputes as little as leaves it room, which was found by compiling its step for an H200 (see MAXTEXT_OPTIONS);
+what each program printed, its compiled step and its kernels by name lie in the folder that `--keep` names.
 
 Beside what is measured stands what was expected: memory by the compiled step and by the estimate, time by the model of
 time, and its parts beside the profiler's kinds of kernels. Shares are of the peak measured in the same call.
@@ -39,14 +42,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 import record
+import yaml
 
 from seatrial.estimate import flops, hardware, memory, time_model, time_profile
 from seatrial.spec import Batch, Data, Execution, ModelSpec, Optimizer, Precision, RunSpec, Topology, to_dict
 from seatrial.spec.presets import MODELS
+from seatrial.xla_flags import SHARE_VARIABLES
 
+Row = dict[str, Any]
 PROGRAMS = Path(__file__).parent / "programs"
 STEPS, WARM_UP = 5, 3
 LEAST_SECONDS = 20.0  # of what is left of the budget, for another start
+COMPARING = 60.0  # seconds that are kept for comparing the losses of all formats
 CUT, WHOLE, SMALL = "8B, cut", "8B", "1B"
 BF16, FP8, TORCH, MAXTEXT = "seatrial bf16", "seatrial fp8", "torch.compile bf16", "MaxText bf16"
 PRECISION = {BF16: Precision(), FP8: Precision(quantization="te_fp8_currentscaling")}
@@ -57,10 +64,17 @@ ROWS = (
 )  # fmt: skip
 # (faster, slower, goal): ratios of tokens per second on the same shape.
 GOALS = ((FP8, BF16, 1.30), (BF16, TORCH, 1.10), (BF16, MAXTEXT, 1.15))
+# MaxText's settings that recompute least of those whose step fits an H200; tokens per second are compared. With the two
+# sequences of the cut it needs 150 GiB if it recomputes the FFN alone, 254 if it keeps what we keep.
+MAXTEXT_OPTIONS: dict[str, Row] = {
+    CUT: {"attention": "cudnn_flash_jax", "remat_policy": "save_dot_with_context_except_mlp", "num_vocab_tiling": 8,
+          "per_device_batch_size": 1},
+    SMALL: {"attention": "cudnn_flash_jax", "remat_policy": "save_dot_with_context_except_mlp", "num_vocab_tiling": 8},
+}  # fmt: skip
+MAXTEXT_STEPS = 12
 TINY = ModelSpec(
     name="tiny", vocab_size=512, hidden_dim=128, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=64, ffn_dim=256
 )  # fmt: skip
-Row = dict[str, Any]
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -119,11 +133,12 @@ class Bench:
     """The starts of one call, within its budget of seconds."""
 
     def __init__(self, given: argparse.Namespace, folder: Path) -> None:
-        self.cpu, self.maxtext, self.folder = given.cpu, given.maxtext, folder
+        self.cpu, self.maxtext, self.keep, self.folder = given.cpu, given.maxtext, given.keep, folder
         self.end = time.monotonic() + given.budget
         # A second start of the same program finds what the first has compiled.
         caches = {name: str(folder / name) for name in ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
-        self.environment = {**os.environ, **caches, "PYTHONUNBUFFERED": "1"}
+        self.environment = {**caches, **os.environ, "PYTHONUNBUFFERED": "1"}
+        self.starts, self.log = 0, ""  # programs so far; what the last one printed and logged
 
     @property
     def left(self) -> float:
@@ -131,7 +146,7 @@ class Bench:
 
     def lines(self, argv: list[str], limit: float, environment: Mapping[str, str] | None = None) -> tuple[str, str]:
         """What a program prints, and "" or why it ended badly: its last words, or that its time was over."""
-        limit = min(limit, self.left)
+        limit, why = min(limit, self.left), ""
         process = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
             env=environment or self.environment,
@@ -140,9 +155,16 @@ class Bench:
             out, errors = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # with what it has started
-            return process.communicate()[0], f"stopped after {limit:.0f} s"
-        said = [line.strip() for line in errors.splitlines() if line.strip()]
-        return out, "" if process.returncode == 0 else f"{said[-1] if said else 'no word'} ({process.returncode})"
+            (out, errors), why = process.communicate(), f"stopped after {limit:.0f} s"
+        self.log = out + errors
+        if self.keep:
+            self.starts += 1
+            for name, text in (("out", out), ("err", errors)):
+                (self.keep / f"{self.starts:02}-{Path(argv[1]).stem[:20]}.{name}").write_text(text, encoding="utf-8")
+        if process.returncode and not why:
+            said = [line.strip() for line in errors.splitlines() if line.strip()]
+            why = f"{said[-1] if said else 'no word'} ({process.returncode})"
+        return out, why
 
     def worker(self, *arguments: str, limit: float) -> tuple[list[Row], str]:
         """The rows that `gpu_worker.py` prints, and why it ended badly."""
@@ -150,17 +172,22 @@ class Bench:
         out, why = self.lines([sys.executable, str(PROGRAMS / "gpu_worker.py"), *options, *arguments], limit)
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")], why
 
-    def start(self, trainer: str, shape: Shape, spec: RunSpec, limit: float, profile: bool) -> Row:
+    def start(self, name: str, trainer: str, shape: Shape, spec: RunSpec, limit: float, profile: bool) -> Row:
         """One start of a trainer: the median of its steps, or "error"."""
         if trainer in PRECISION:
             file = self.folder / "spec.json"
             file.write_text(json.dumps(to_dict(spec)), encoding="utf-8")
             options = ["--profile"] if profile else []
+            if profile and self.keep:
+                options += [
+                    "--keep",
+                    str(self.keep / f"{spec.model.name}-{spec.model.num_layers}-{trainer[-4:].strip()}"),
+                ]
             rows, why = self.worker("step", str(file), "--steps", str(STEPS), *options, limit=limit)
             return rows[0] if rows else {"error": why or "it printed nothing"}
         if trainer == TORCH:
             return self.torch(shape, limit)
-        return self.of_maxtext(spec, limit)
+        return self.of_maxtext(name, shape, spec, limit)
 
     def torch(self, shape: Shape, limit: float) -> Row:
         given = json.dumps(
@@ -178,7 +205,7 @@ class Bench:
             "losses": [step["loss"] for step in steps], "peak_bytes": steps[-1].get("peak_bytes"),
         }  # fmt: skip
 
-    def of_maxtext(self, spec: RunSpec, limit: float) -> Row:
+    def of_maxtext(self, name: str, shape: Shape, spec: RunSpec, limit: float) -> Row:
         """MaxText, from the wheels in the given folder, by the command that `--engine maxtext` makes of the spec."""
         from seatrial.engines import Ground, Placement, maxtext
 
@@ -191,19 +218,30 @@ class Bench:
             _, why = self.lines([*install, str(site), *wheels], limit)
             if why:
                 return {"error": f"installing the wheels: {why}"}
+        # Its llama3.1 frequencies have fixed numbers; they cost no time.
+        spec = replace(spec, model=replace(spec.model, rope_scaling=None))
         placement, run = Placement(cpu_devices=1 if self.cpu else None), self.folder / "run"
         ground = Ground(hosts=["here"], placements=[placement], run_dir=run, python=sys.executable)
         [command] = maxtext.commands(spec, ground).each
-        for name, content in command.files.items():
-            (run / name).parent.mkdir(parents=True, exist_ok=True)
-            (run / name).write_text(content, encoding="utf-8")
-        variables = {name: str(value) for name, value in command.environment.items()}
-        environment = {**self.environment, **variables, "PYTHONPATH": str(site)}
-        out, why = self.lines(list(command.argv), limit, environment)
-        seconds = [float(found) for found in re.findall(r"completed step: \d+, seconds: ([\d.]+)", out)][WARM_UP:]
+        options = {} if self.cpu else MAXTEXT_OPTIONS[name]
+        for file, content in command.files.items():
+            (run / file).parent.mkdir(parents=True, exist_ok=True)
+            settings = {**yaml.safe_load(content), **options, "steps": MAXTEXT_STEPS}
+            (run / file).write_text(yaml.safe_dump(settings), encoding="utf-8")
+        variables = {variable: str(value) for variable, value in command.environment.items()}
+        path = os.pathsep.join(filter(None, (str(site), self.environment.get("PYTHONPATH"))))
+        environment = {**self.environment, SHARE_VARIABLES[-1]: "0.94", **variables, "PYTHONPATH": path}
+        why = self.lines(list(command.argv), limit, environment)[1]
+        # Its seconds are those between two steps' ends, but for the first ones, which it only hands out.
+        seconds = [float(found) for found in re.findall(r"completed step: \d+, seconds: ([\d.]+)", self.log)]
+        seconds = seconds[WARM_UP:]
         if not seconds:
             return {"error": why or "its log has no step behind the warm-up"}
-        return {"seconds": seconds, "median_seconds": statistics.median(seconds)}
+        sequences = int(options.get("per_device_batch_size", shape.sequences))
+        return {
+            "seconds": seconds, "median_seconds": statistics.median(seconds), "sequences": sequences,
+            "losses": [float(found) for found in re.findall(r", loss: ([\d.]+)", self.log)], "options": options,
+        }  # fmt: skip
 
 
 # --- what comes of them -----------------------------------------------------------------------------------------------
@@ -281,14 +319,18 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=470.0, help="seconds for everything")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--rows", default="", help="only rows whose trainer or shape has this in its name")
+    parser.add_argument("--formats", default="", help="only losses of formats that have this in their names")
+    parser.add_argument("--keep", type=Path, help="a folder for what the programs print, their compiled steps, kernels")
     parser.add_argument("--out", type=Path, help="the result's file; default: bench/results/gpu_train-DEVICE.json")
     given = parser.parse_args()
+    if given.keep:
+        given.keep.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="gpu-train-") as folder:
         return measure(given, Bench(given, Path(folder)))
 
 
 def measure(given: argparse.Namespace, bench: Bench) -> int:
-    found, why = bench.worker("peak", limit=60)
+    found, why = bench.worker("peak", limit=120)
     if not found or (found[0]["backend"] == "cpu") != given.cpu:
         print(f"there is no GPU here; --cpu proves that the script works. {why}", file=sys.stderr)
         return 2
@@ -299,17 +341,20 @@ def measure(given: argparse.Namespace, bench: Bench) -> int:
         f"{name} {speed / 1e12:,.2f} TFLOP/s" for name, speed in peaks.items()), flush=True)  # fmt: skip
     if given.cpu:
         print("small shapes on a CPU, PyTorch without its compiler: the script runs, and no figure means anything")
-    compared, why = bench.worker("compare", limit=bench.left / 2 if given.cpu else 120)
+    kept = COMPARING if not given.formats else COMPARING / 3
+    bench.end -= kept
+    rows, shapes = steps_of(given, bench, device), shapes_for(device)
+    bench.end += kept
+    for row in rows:
+        row |= summary(shapes[row["shape"]], row["starts"], peaks)
+        print(shown(row), *kinds(row), sep="\n", flush=True)
+    compared, why = bench.worker("compare", "--formats", given.formats, limit=bench.left)
     for each in compared:
         word = "same" if each["same"] else "DIFFERENT"
         print(f"{word:9}  {each['format']:11}  losses {each['largest_difference']:.1e} apart, of at most "
               f"{each['tolerance']:.0e}", flush=True)  # fmt: skip
     if why:
         print(f"losses could not be compared: {why}", flush=True)
-    rows, shapes = steps_of(given, bench, device), shapes_for(device)
-    for row in rows:
-        row |= summary(shapes[row["shape"]], row["starts"], peaks)
-        print(shown(row), *kinds(row), sep="\n", flush=True)
     between = list(ratios(rows))
     for each in between:
         print(f"{each['ratio']:5.2f} × (goal {each['goal']:.2f})  {each['faster']} against {each['slower']}, "
@@ -351,7 +396,7 @@ def steps_of(given: argparse.Namespace, bench: Bench, device: str | None) -> lis
                 continue
             shape = shapes[row["shape"]]
             spec = shape.spec(row["trainer"], device)
-            start = bench.start(row["trainer"], shape, spec, row["limit_seconds"], profile=number == 0)
+            start = bench.start(row["shape"], row["trainer"], shape, spec, row["limit_seconds"], profile=number == 0)
             row["starts"].append(start)
             row |= {key: start[key] for key in ("compiled_bytes", "by_kind") if start.get(key)}
             took = f"{start['median_seconds'] * 1e3:.1f} ms" if "median_seconds" in start else start["error"]

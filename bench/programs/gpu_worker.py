@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -66,25 +66,24 @@ def peak(on_cpu: bool) -> None:
 
     device = jax.devices()[-1]
     size = 1024 if on_cpu else 8192
-    dims = (((1,), (0,)), ((), ()))
+    formats = {"bfloat16": jnp.bfloat16} if on_cpu else {"bfloat16": jnp.bfloat16, "fp8": jnp.float8_e4m3fn}
     given = [jax.random.normal(jax.random.key(seed), (size, size), jnp.bfloat16) for seed in (0, 1)]
-    given = [jax.device_put(x, device) for x in given]
 
-    def of_fp8(a: jax.Array, b: jax.Array) -> jax.Array:
-        rounded = [x.astype(jnp.float8_e4m3fn).astype(jnp.bfloat16) for x in (a, b)]
-        return lax.dot_general(*rounded, dims)
+    @jax.jit
+    def product(a: jax.Array, b: jax.Array) -> jax.Array:
+        """Over the last dimension of both, as the fp8 units take them."""
+        wide = [x.astype(jnp.bfloat16) for x in (a, b)]
+        return lax.dot_general(*wide, (((1,), (1,)), ((), ())))
 
-    products: dict[str, Callable[..., jax.Array]] = {"bfloat16": lambda a, b: lax.dot_general(a, b, dims)}
-    products |= {} if on_cpu else {"fp8": of_fp8}
     reached = {}
-    for name, product in products.items():
-        compiled = jax.jit(product)
-        compiled(*given).block_until_ready()
+    for name, dtype in formats.items():
+        operands = [jax.device_put(x.astype(dtype), device) for x in given]
+        product(*operands).block_until_ready()
         seconds = []
-        for _ in range(10):
+        for _ in range(8):  # of several each, so that starting them is not counted
             start = time.perf_counter()
-            compiled(*given).block_until_ready()
-            seconds.append(time.perf_counter() - start)
+            jax.block_until_ready([product(*operands) for _ in range(8)])
+            seconds.append((time.perf_counter() - start) / 8)
         reached[name] = 2 * size**3 / min(seconds)
     memory = (device.memory_stats() or {}).get("bytes_limit") if not on_cpu else None
     say({"kind": device.device_kind, "backend": backend_of(device), "client": device.client.platform_version,
@@ -124,13 +123,13 @@ class Run:
         return Counter(re.findall(r'custom_call_target="(__cu[^"]+)"', self.text))
 
 
-def compare(on_cpu: bool) -> None:
+def compare(on_cpu: bool, formats: str) -> None:
     """A row for each format: how far the loss curves of both devices are apart, and how far they may be."""
     import jax
     import numpy as np
 
     there, cpu = jax.devices()[-1], jax.devices("cpu")[0]
-    for name in ON_CPU if on_cpu else FORMATS:
+    for name in (name for name in (ON_CPU if on_cpu else FORMATS) if re.search(formats, name)):
         precision, tolerance = FORMATS[name]
         spec = RunSpec(
             name="compared", dialect="native", model=COMPARED, steps=COMPARED_STEPS, precision=precision,
@@ -146,7 +145,7 @@ def compare(on_cpu: bool) -> None:
              "losses_on_cpu": expected, "calls": run.calls})  # fmt: skip
 
 
-def step(spec: RunSpec, steps: int, profile: bool) -> None:
+def step(spec: RunSpec, steps: int, profile: bool, keep: Path | None) -> None:
     """Memory before and after, seconds and losses of each step behind the warm-up, milliseconds by kind of kernel."""
     import jax
 
@@ -156,6 +155,9 @@ def step(spec: RunSpec, steps: int, profile: bool) -> None:
     memory = run.compiled.memory_analysis()
     unaliased = memory.output_size_in_bytes - memory.alias_size_in_bytes
     compiled_seconds = time.perf_counter() - start
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
+        (keep / "step.hlo").write_text(run.text, encoding="utf-8")
     losses = [run.step() for _ in range(WARM_UP)]
     seconds = []
     for _ in range(steps):
@@ -167,23 +169,27 @@ def step(spec: RunSpec, steps: int, profile: bool) -> None:
         "start_seconds": compiled_seconds,
         "compiled_bytes": memory.argument_size_in_bytes + unaliased + memory.temp_size_in_bytes,
         "peak_bytes": (device.memory_stats() or {}).get("peak_bytes_in_use"),
-        "calls": run.calls, "by_kind": _by_kind(run) if profile else None,
+        "calls": run.calls, "by_kind": _by_kind(run, keep) if profile else None,
     })  # fmt: skip
 
 
-def _by_kind(run: Run) -> dict[str, float]:
+def _by_kind(run: Run, keep: Path | None) -> dict[str, float]:
     """Seconds of one step that each kind of kernel takes, by JAX's profiler; none where it saw no kernel."""
     import jax
 
+    found: dict[str, list[float]] = {}
     with TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             run.step()
-        files = list(Path(folder).rglob("*.xplane.pb"))
-        found: Counter[str] = Counter()
-        for file in files:
+        for file in Path(folder).rglob("*.xplane.pb"):
             for name, seconds in _kernels(jax.profiler.ProfileData.from_file(str(file))):
-                found[next((kind for kind, pattern in KINDS if pattern.search(name)), OTHERS)] += seconds
-    return dict(found)
+                found.setdefault(name, []).append(seconds)
+    if keep:
+        (keep / "kernels.json").write_text(json.dumps(found), encoding="utf-8")
+    kinds: Counter[str] = Counter()
+    for name, times in found.items():
+        kinds[next((kind for kind, pattern in KINDS if pattern.search(name)), OTHERS)] += sum(times)
+    return dict(kinds)
 
 
 def _kernels(profile: Any) -> Iterator[tuple[str, float]]:
@@ -206,6 +212,8 @@ def main() -> None:
     parser.add_argument("spec", type=Path, nargs="?")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--formats", default="")
     given = parser.parse_args()
     spec = from_dict(json.loads(given.spec.read_text(encoding="utf-8"))) if given.spec else None
     settle(cpu_devices=2 if given.cpu else None, configured=spec.execution.xla_flags if spec else {})
@@ -216,9 +224,11 @@ def main() -> None:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", 2)
     if spec:
-        step(spec, given.steps, given.profile)
+        step(spec, given.steps, given.profile, given.keep)
+    elif given.task == "compare":
+        compare(given.cpu, given.formats)
     else:
-        {"peak": peak, "compare": compare}[given.task](given.cpu)
+        peak(given.cpu)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.estimate.memory import OWN
-from seatrial.estimate.time_model import ATTENTION, COMMUNICATION, LAUNCHES, MATRIX, MOVED, OPTIMIZER, predict
+from seatrial.estimate.time_model import (
+    ATTENTION,
+    COMMUNICATION,
+    LAUNCHES,
+    MATRIX,
+    MOVED,
+    OPTIMIZER,
+    predict,
+    product_seconds,
+)
 from seatrial.estimate.time_profile import Link, Profile, Rate
 from seatrial.estimate.time_work import work_of
 from seatrial.spec import RunSpec
@@ -191,7 +200,7 @@ def _from_steps(profile: Profile, formats: Sequence[str], steps: Sequence[Measur
             raise ValueError(f"no rate of {profile.device} is known for {step.spec.precision.compute_dtype}")
         row = dict.fromkeys(names, 0.0)
         row |= {name: time.seconds[name] for name in (ATTENTION, MOVED, OPTIMIZER)}
-        row[f"products {work.attention_format}"] = time.seconds[MATRIX]
+        row |= {f"products {name}": seconds for name, seconds in product_seconds(work, profile).items()}
         row[LAUNCHES] = work.kernels * GAP
         rows.append([row[name] / step.seconds for name in names])
         goals.append(1.0)

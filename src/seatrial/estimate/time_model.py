@@ -106,11 +106,19 @@ def _computed(work: Work, profile: Profile) -> dict[str, float]:
     )  # fmt: skip
     moved = profile.moved.get(work.attention_format, profile.memory_bytes_per_second)
     return {
-        MATRIX: sum(_product_seconds(each, profile) for each in work.products),
+        MATRIX: sum(product_seconds(work, profile).values()),
         ATTENTION: attention,
         MOVED: bytes_moved / moved,
         OPTIMIZER: work.optimizer_bytes / profile.optimizer_bytes_per_second,
     }
+
+
+def product_seconds(work: Work, profile: Profile) -> dict[str, float]:
+    """Seconds of a step's matrix products by their number format."""
+    found: dict[str, float] = {}
+    for each in work.products:
+        found[each.number_format] = found.get(each.number_format, 0.0) + _product_seconds(each, profile)
+    return found
 
 
 def _product_seconds(product: Product, profile: Profile) -> float:

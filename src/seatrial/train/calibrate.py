@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from seatrial.spec import Batch, Execution, MeshShape, ModelSpec, Parallelism, P
 from seatrial.xla_flags import settle, settle_share
 
 LEAST_SECONDS, LEAST_RUNS, MOST_RUNS = 0.12, 3, 25
+FP8 = "te_fp8_currentscaling"
 STEP_RUNS = 5
 RUNS_TOGETHER = 7  # of processes, which must all do the same
 
@@ -63,15 +65,18 @@ class Small:
     remat: str = "none"
     dtype: Any = "bfloat16"
     kv_share: int = 1
+    head_dim: int = 64
+    quantization: str | None = None
+    scan: bool = False
 
     def spec(self, processes: int = 1, **mesh: int) -> RunSpec:
         """On a mesh, as many sequences on each replica; of several processes, between them."""
         shape, alone = MeshShape(**mesh), MeshShape()
-        replicas, heads = shape.data * shape.fsdp, self.hidden // 64
+        replicas, heads = shape.data * shape.fsdp, self.hidden // self.head_dim
         within, across = (shape, alone) if processes == 1 else (alone, shape)
         model = ModelSpec(
             name="calibration", vocab_size=self.words, hidden_dim=self.hidden, num_layers=self.layers, num_heads=heads,
-            num_kv_heads=heads // self.kv_share, head_dim=64, ffn_dim=self.ffn,
+            num_kv_heads=heads // self.kv_share, head_dim=self.head_dim, ffn_dim=self.ffn,
         )  # fmt: skip
         return RunSpec(
             name="calibration", dialect="native", model=model, steps=10,
@@ -79,11 +84,12 @@ class Small:
                         global_batch_size=self.batch * replicas * self.accumulate),
             topology=Topology(num_nodes=processes, devices_per_node=within.product),
             parallelism=Parallelism(within_node=within, across_nodes=across),
-            precision=Precision(compute_dtype=self.dtype), execution=Execution(remat=self.remat),
+            precision=Precision(compute_dtype=self.dtype, quantization=self.quantization),
+            execution=Execution(remat=self.remat, scan_layers=self.scan),
         )  # fmt: skip
 
 
-STEPS = (
+CPU_STEPS = (
     Small(2, 256, 704, 4096, 256, 4),
     Small(3, 512, 1408, 4096, 256, 2, remat="full"),
     Small(2, 256, 704, 16_384, 256, 2, accumulate=2),
@@ -93,6 +99,16 @@ STEPS = (
     Small(3, 512, 1408, 4096, 256, 2, dtype="float32"),
     Small(4, 192, 512, 2048, 512, 4, dtype="float32", kv_share=3),
 )
+# Such that a GPU is busy, and that products, attention, loops over memory and the optimizer weigh differently.
+GPU_STEP = Small(2, 4096, 14_336, 32_768, 4096, 2, kv_share=4, head_dim=128)
+GPU_STEPS = (
+    GPU_STEP,
+    dataclasses.replace(GPU_STEP, quantization=FP8),
+    Small(4, 2048, 5632, 32_768, 4096, 4, remat="full"),
+    Small(2, 1024, 2816, 131_072, 2048, 2, head_dim=128),
+    Small(1, 8192, 28_672, 16_384, 2048, 1, kv_share=8, head_dim=128, quantization=FP8),
+    Small(2, 2048, 2048, 4096, 16_384, 1, head_dim=128),
+)
 TOGETHER, TOGETHER_32 = Small(2, 256, 704, 4096, 256, 2), Small(2, 384, 1024, 8192, 256, 1, dtype="float32")
 # Of so many virtual devices: a model, and the axes of the mesh that halve.
 STEPS_TOGETHER: dict[int, tuple[tuple[Small, dict[str, int]], ...]] = {
@@ -101,11 +117,11 @@ STEPS_TOGETHER: dict[int, tuple[tuple[Small, dict[str, int]], ...]] = {
 }
 
 
-def seconds_of(function: Callable[..., Any], *arguments: Any) -> float:
+def seconds_of(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] | None = None) -> float:
     """The time of a call whose results are waited for, once it is compiled and warm: see `undisturbed`."""
     import jax
 
-    compiled = jax.jit(function).lower(*arguments).compile()
+    compiled = jax.jit(function).lower(*arguments).compile(options)
     jax.block_until_ready(compiled(*arguments))
     times: list[float] = []
     most = RUNS_TOGETHER if jax.process_count() > 1 else MOST_RUNS
@@ -139,9 +155,12 @@ def on_all(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[...,
 
 
 def _random(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Any:
+    import jax
     import jax.numpy as jnp
     import numpy as np
 
+    if jax.default_backend() != "cpu":  # gigabytes, which the host would take minutes for
+        return jax.random.normal(jax.random.key(seed), shape, jnp.bfloat16).astype(dtype)
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32), dtype)  # nothing to compile
 
 
@@ -152,10 +171,13 @@ def measure_products(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
     import jax
     from jax import lax
 
+    from seatrial.train.fp8 import OPTIONS, RECIPES
+    from seatrial.train.mesh import has_fp8_units
     from seatrial.train.precision import DTYPES, products_for
 
     row = products_for(backend)
-    formats = ("bfloat16", "float32") if on_cpu else ("bfloat16",)
+    has_fp8 = has_fp8_units(jax.devices()[0])
+    formats = ("bfloat16", "float32") if on_cpu else ("bfloat16", "fp8") if has_fp8 else ("bfloat16",)
     alone = jax.local_device_count() == 1
     of_cpu = CPU_SHAPES + CPU_SHAPES_TOGETHER if alone else CPU_SHAPES_TOGETHER
     shapes = [("", shape) for shape in (of_cpu if on_cpu else GPU_SHAPES)]
@@ -171,13 +193,19 @@ def measure_products(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
                 ("weight_gradient", (k, m), (k, n), (m, k, n)),
             ):  # fmt: skip
                 product = getattr(row, kind)
-                xs, w = _random((times, *left), DTYPES[name]), _random(right, DTYPES[name], 1)
+                given = DTYPES.get(name, DTYPES["bfloat16"])
+                xs, w = _random((times, *left), given), _random(right, given, 1)
+                if name == "fp8":
+                    xs, w = (x.astype(RECIPES["current"].operands) for x in (xs, w))
 
-                def looped(xs: Any, w: Any, product: Any = product) -> Any:
-                    return lax.map(lambda x: product(x, w), xs)
+                def each_of(w: Any, x: Any, product: Any = product, given: Any = given) -> Any:
+                    return product(x.astype(given), w.astype(given))
+
+                def looped(xs: Any, w: Any, each_of: Any = each_of) -> Any:
+                    return lax.map(partial(each_of, w), xs)
 
                 on, operands = on_all(looped, xs, w) if on_cpu else (looped, (xs, w))
-                each = seconds_of(on, *operands) / times
+                each = seconds_of(on, *operands, options=OPTIONS if name == "fp8" else None) / times
                 yield {
                     "number_format": name,
                     "kind": where + kind,
@@ -298,13 +326,20 @@ def step_seconds(spec: RunSpec, *, runs: int = STEP_RUNS) -> float:
     return undisturbed(times[2:])
 
 
-def measure_steps(devices: int) -> Iterator[dict[str, Any]]:
+def measure_steps(devices: int, backend: str) -> Iterator[dict[str, Any]]:
     """Steps of small models: on one device of several kinds, on several over some meshes."""
     import jax
 
+    from seatrial.train.mesh import has_fp8_units
+
     processes = jax.process_count()
-    if devices == 1:
-        specs = [small.spec() for small in STEPS]
+    if devices == 1 and backend == "cpu":
+        specs = [small.spec() for small in CPU_STEPS]
+    elif devices == 1:
+        has_fp8 = has_fp8_units(jax.devices()[0])
+        specs = [small.spec() for small in GPU_STEPS if has_fp8 or not small.quantization]
+    elif backend != "cpu":
+        specs = [GPU_STEP.spec(processes, **{axis: devices}) for axis in ("data", "fsdp", "tensor")]
     elif processes > 1 or devices not in STEPS_TOGETHER:
         pairs = ((TOGETHER, {"data": devices}), (TOGETHER_32, {"fsdp": devices}))
         specs = [small.spec(processes, **mesh) for small, mesh in pairs]
@@ -338,7 +373,7 @@ def measure() -> dict[str, Any]:
         found["attention"] = list(measure_attention(backend, on_cpu))
         found |= measure_memory(on_cpu)
     found["steps"] = [each for n in sorted({1, len(devices)} if not on_cpu else {len(devices)})
-                      for each in measure_steps(n)]  # fmt: skip
+                      for each in measure_steps(n, backend)]  # fmt: skip
     return found
 
 

@@ -3,7 +3,7 @@
 An operand is scaled so that its largest value fits the format, rounded to fp8, and taken back. The scales are powers of
 two, so nothing but fp8's own rounding is lost, and what comes back are numbers of bfloat16 too: on a CPU the product of
 these is the emulation, and on Hopper XLA finds the conversions in front of the product and runs it on the fp8 units
-(`__cublas$lt$matmul$f8`; it must not merge small ones first, see `OPTIONS`). Weights cross the network in fp8.
+(`__cublas$lt$matmul$f8`), under the conditions of `OPTIONS`. Weights cross the network in fp8.
 Embedding and output head stay as they are.
 
 Current scales follow from what a device itself holds: a product's result leaves it in the compute format, so that
@@ -26,8 +26,9 @@ from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS, RunSpec
 from seatrial.train.precision import Products, linear
 from seatrial.train.sharding import Axes, Placement, Rules, gather, to_rest
 
-# Of the compiler for NVIDIA's devices: products of one operand that are merged are not found to be fp8.
-OPTIONS = {"xla_gpu_dot_merger_threshold_mb": 0}
+# Of the compiler for NVIDIA's devices. Products of one operand that are merged are not found to be fp8. Nor are those
+# that it offers to Triton: it drops their rounding instead, and computes in bfloat16 (seen on an H200, jax 0.11.2).
+OPTIONS = {"xla_gpu_dot_merger_threshold_mb": 0, "xla_gpu_enable_triton_gemm": False}
 HISTORY = 1024  # steps that a delayed scale looks back on, as in Transformer Engine and flax
 
 # (x[..., I], w[I, O] at rest, what was seen in earlier steps, placement) → [..., O]
@@ -166,6 +167,7 @@ def _operands(
     """x_NI and w_IO, rounded; the weight gathered."""
     x_NI = quantize(x.reshape(-1, x.shape[-1]), scales[0], fp8.recipe.operands)
     w_IO = gather(quantize(w, scales[1], fp8.recipe.operands), placement.rest, placement.compute)
+    x_NI, w_IO = fp8.products.rounded(x_NI), fp8.products.rounded(w_IO)
     return dequantize(x_NI, scales[0], x.dtype), dequantize(w_IO, scales[1], x.dtype)
 
 
@@ -177,7 +179,8 @@ def _backward(
     seen_3 = jnp.stack([*seen, largest(g)])
     delayed = fp8.recipe.delayed and earlier_3 is not None
     scale = fp8.scale(seen_3[2], earlier_3[2] if delayed else None, fp8.recipe.gradients)
-    g_NO = dequantize(quantize(g.reshape(-1, g.shape[-1]), scale, fp8.recipe.gradients), scale, g.dtype)
+    g_NO = fp8.products.rounded(quantize(g.reshape(-1, g.shape[-1]), scale, fp8.recipe.gradients))
+    g_NO = dequantize(g_NO, scale, g.dtype)
     x_NI, w_IO = _operands(x, w, scales, placement, fp8)
     dx_NI = fp8.products.input_gradient(g_NO, w_IO)
     dw_IO = fp8.products.weight_gradient(x_NI, g_NO)

@@ -19,6 +19,13 @@ def backend_of(device: jax.Device) -> str:
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
 
 
+def has_fp8_units(device: jax.Device) -> bool:
+    """True of NVIDIA's GPUs from Ada and Hopper on, whose products of fp8 operands XLA finds."""
+    if backend_of(device) != "cuda":
+        return False
+    return tuple(map(int, str(device.compute_capability).split("."))) >= (8, 9)
+
+
 def make_mesh(spec: RunSpec, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The spec's mesh over `devices` (default: all, which JAX orders by process).
 

@@ -8,7 +8,7 @@ weight is never kept. Each row of PRODUCTS computes the same three products; a t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -30,7 +30,8 @@ class Products:
     weight_gradient(x_NI, g_NO) → dw_IO in float32. `logits_tokens`: of how many tokens the output head makes logits
     at once; more are fewer passes over its gradient, fewer are less memory, which is not free on a CPU either.
     `in_its_format`: a tensor that is to be rounded further, as it is. XLA:GPU leaves rounding to bfloat16 out before
-    another conversion, so that the tensor would lie in memory in float32.
+    another conversion, so that the tensor would lie in memory in float32. `rounded`: an fp8 tensor that is taken back
+    at once, which XLA:GPU leaves as it was before, unless the product runs on fp8 units.
     """
 
     forward: Callable[[jax.Array, jax.Array], jax.Array]
@@ -38,6 +39,7 @@ class Products:
     weight_gradient: Callable[[jax.Array, jax.Array], jax.Array]
     logits_tokens: int = 1024
     in_its_format: Callable[[jax.Array], jax.Array] = lambda x: x
+    rounded: Callable[[jax.Array], jax.Array] = lambda x: x
 
 
 def dot(a: jax.Array, b: jax.Array, contract: tuple[int, int], out: jnp.dtype) -> jax.Array:
@@ -74,9 +76,10 @@ PRODUCTS: dict[str, Products] = {
 }
 
 
-def products_for(backend: str) -> Products:
+def products_for(backend: str, *, fp8_units: bool = False) -> Products:
     """The row for a JAX backend name; the reference where none is written for it."""
-    return PRODUCTS.get({"cuda": "gpu", "rocm": "gpu"}.get(backend, backend), PRODUCTS["reference"])
+    row = PRODUCTS.get({"cuda": "gpu", "rocm": "gpu"}.get(backend, backend), PRODUCTS["reference"])
+    return row if backend == "cpu" or fp8_units else replace(row, rounded=lax.optimization_barrier)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))

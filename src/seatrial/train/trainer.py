@@ -16,7 +16,7 @@ from seatrial.spec import Dropout, RunSpec, uneven_splits
 from seatrial.train import fp8, sharding
 from seatrial.train.attention import make_attention
 from seatrial.train.data import fields_of
-from seatrial.train.mesh import backend_of
+from seatrial.train.mesh import backend_of, has_fp8_units
 from seatrial.train.model import Decoder
 from seatrial.train.objectives import OBJECTIVES, Head
 from seatrial.train.optimizer import Tensor, make_optimizer, tensor_of
@@ -45,8 +45,10 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     """Everything that a run of `spec` computes. Raises ValueError where a tensor does not divide over the mesh."""
     for split in uneven_splits(spec, balances_context=False, pads_vocabulary=True):
         raise ValueError(f"{split.name} = {split.size} cannot be split over {split.axes} = {split.parts}")
-    backend = backend_of(mesh.devices.flat[0])
-    setup, without_dropout = make_setup(spec, backend), make_setup(replace(spec, dropout=Dropout()), backend)
+    device = mesh.devices.flat[0]
+    backend, fp8_units = backend_of(device), has_fp8_units(device)
+    setup = make_setup(spec, backend, fp8_units=fp8_units)
+    without_dropout = make_setup(replace(spec, dropout=Dropout()), backend, fp8_units=fp8_units)
     state = jax.tree.map(lambda tensor: sharding.partition_spec(tensor.split), state_layout(setup))
     batch = dict.fromkeys(fields_of(spec), sharding.partition_spec(sharding.batch_dims(setup.decoder.rules)))
     everywhere = sharding.partition_spec(())
@@ -79,9 +81,10 @@ def compiler_options(spec: RunSpec, backend: str) -> dict[str, Any] | None:
     return {name: value for name, value in fp8.OPTIONS.items() if name in accepted} or None
 
 
-def make_setup(spec: RunSpec, backend: str) -> Setup:
+def make_setup(spec: RunSpec, backend: str, *, fp8_units: bool = False) -> Setup:
     """The rows of all tables that serve a spec on a backend."""
-    rules, products, declarations = sharding.make_rules(spec), products_for(backend), declare(spec)
+    products = products_for(backend, fp8_units=fp8_units)
+    rules, declarations = sharding.make_rules(spec), declare(spec)
     places = placements(declarations, rules)
     decoder = Decoder(
         model=spec.model,
