@@ -63,7 +63,8 @@ test-package: $(INSTALLED)test $(VENV)/wheels/made ## Install the wheel in an em
 # The plugin stands apart: every process that finds it beside jax would load its 380 MB.
 $(VENV)/plan-gpu: | $(BIN)/python
 	@rm -rf $(VENV)/.plan-gpu
-	$(PIP_INSTALL) --no-deps --target $(VENV)/.plan-gpu jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13
+	$(PIP_INSTALL) --no-deps --target $(VENV)/.plan-gpu jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13 \
+	  'nvidia-cuda-nvcc; python_version >= "3.12"' 'nvidia-nvvm; python_version >= "3.12"'
 	@mv $(VENV)/.plan-gpu $@
 
 $(VENV)/maxtext/made.txt: tests/engines/maxtext.txt tests/engines/maxtext.sh

@@ -28,6 +28,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -59,7 +60,7 @@ BF16, FP8, TORCH, MAXTEXT = "seatrial bf16", "seatrial fp8", "torch.compile bf16
 PRECISION = {BF16: Precision(), FP8: Precision(quantization="te_fp8_currentscaling")}
 # By importance: (shape, trainer, seconds that a start may take).
 ROWS = (
-    (CUT, BF16, 100), (CUT, FP8, 110), (CUT, TORCH, 120), (CUT, MAXTEXT, 120), (WHOLE, BF16, 100), (SMALL, BF16, 80),
+    (CUT, BF16, 100), (CUT, FP8, 110), (CUT, TORCH, 120), (CUT, MAXTEXT, 180), (WHOLE, BF16, 100), (SMALL, BF16, 80),
     (SMALL, TORCH, 80), (SMALL, FP8, 80), (WHOLE, FP8, 100), (SMALL, MAXTEXT, 80),
 )  # fmt: skip
 # (faster, slower, goal): ratios of tokens per second on the same shape.
@@ -329,6 +330,14 @@ def main() -> int:
         return measure(given, Bench(given, Path(folder)))
 
 
+def command(given: argparse.Namespace) -> str:
+    """The command without the names of folders."""
+    said = {"--maxtext": given.maxtext and "DIR", "--budget": f"{given.budget:g}", "--rounds": str(given.rounds),
+            "--rows": given.rows, "--formats": given.formats}  # fmt: skip
+    options = [f"{name} {shlex.quote(value)}" for name, value in said.items() if value]
+    return " ".join(("python bench/gpu_train.py", *options))
+
+
 def measure(given: argparse.Namespace, bench: Bench) -> int:
     found, why = bench.worker("peak", limit=120)
     if not found or (found[0]["backend"] == "cpu") != given.cpu:
@@ -359,7 +368,7 @@ def measure(given: argparse.Namespace, bench: Bench) -> int:
     for each in between:
         print(f"{each['ratio']:5.2f} × (goal {each['goal']:.2f})  {each['faster']} against {each['slower']}, "
               f"{each['shape']}")  # fmt: skip
-    result = {"command": "python bench/gpu_train.py", "device": there, "compared": compared, "rows": rows,
+    result = {"command": command(given), "device": there, "compared": compared, "rows": rows,
               "ratios": between, "not_compared": why or None}  # fmt: skip
     name = f"gpu_train-{re.sub(r'[^a-z0-9]+', '-', there['kind'].lower()).strip('-')}"
     path = given.out or (None if given.cpu else record.RESULTS / f"{name}.json")

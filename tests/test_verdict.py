@@ -6,12 +6,13 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from seatrial import events, metrics, recording, verdict
-from seatrial.spec import METRICS, Expectation, Objective, RunSpec
+from seatrial.spec import METRICS, Expectation, Objective, Precision, RunSpec
 from seatrial.verdict import EXIT_CODES, Check, Verdict, show
 from tests.helpers.streams import ended, falling, fault, make_spec, rising, started, steps, whole_run
 
@@ -359,6 +360,18 @@ def test_another_run_than_the_one_asked_for_fails() -> None:
     asked, ran = make_spec(), make_spec(processes=2)
     found = judged([started(ran), *steps(asked)], asked)
     assert check(found, "ran as configured").sentence == "This is not the configured run: devices: 8 ran, 4 configured."
+
+
+def test_a_run_in_fp8_whose_program_has_none_is_not_the_one_asked_for() -> None:
+    spec = make_spec(precision=Precision(quantization="te_fp8_currentscaling"))
+    for computes, status in ((True, "pass"), (False, "fail")):
+        began = started(spec)
+        began = replace(began, facts={**began.facts, "computes_fp8": computes})
+        found = check(judged([began, *steps(spec), ended("completed", 0)], spec), "ran as configured")
+        assert found.status == status
+    assert found.sentence == (
+        "This is not the configured run: fp8: none in the compiled step, te_fp8_currentscaling configured."
+    )
 
 
 # --- numerics on synthetic data, which may stay flat ---

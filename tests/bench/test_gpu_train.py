@@ -32,7 +32,16 @@ def bench() -> ModuleType:
 
 
 def given(**changes: Any) -> argparse.Namespace:
-    usual = {"cpu": True, "maxtext": None, "budget": 600.0, "rounds": 1, "rows": "", "out": None}
+    usual = {
+        "cpu": True,
+        "maxtext": None,
+        "budget": 600.0,
+        "rounds": 1,
+        "rows": "",
+        "formats": "",
+        "keep": None,
+        "out": None,
+    }
     return argparse.Namespace(**{**usual, **changes})
 
 
@@ -63,6 +72,7 @@ def test_on_a_cpu_it_comes_to_the_tables_that_a_gpu_will_fill(tmp_path: Path) ->
     assert ratio["ratio"] == pytest.approx(bf16["median_seconds"] / fp8["median_seconds"])
     assert f"MaxText bf16, 8B, cut: no wheels in {wheels}" in done.stdout
     assert "fp8 current" in done.stdout
+    assert found["command"].endswith(f"--maxtext DIR --budget 800 --rounds 1 --rows '{rows}'")
 
 
 def test_what_the_budget_has_no_time_for_is_left_out(bench: ModuleType, tmp_path: Path) -> None:

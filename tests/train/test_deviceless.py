@@ -13,10 +13,13 @@ from dataclasses import replace
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from seatrial.estimate.compiled import TARGETS
 from seatrial.estimate.own_memory import CHUNK_TOKENS, chunk_tokens
 from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
+from seatrial.train import compile as deviceless
+from seatrial.train import fp8, trainer
 from seatrial.train.compile import compiled_step, describe
 from tests.helpers.compiled import COMPILED, JAX
 from tests.helpers.trainer import make_spec
@@ -35,6 +38,17 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"the extra plan-gpu is no
 MODEL = ModelSpec(
     name="wide", vocab_size=1024, hidden_dim=512, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=128, ffn_dim=1024
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def uncached():
+    """Programs for a device that is not there cannot be read back from JAX's cache."""
+    was = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", was)
+    compilation_cache.reset_cache()
 
 
 def custom_calls(spec: RunSpec) -> Counter[str]:
@@ -73,6 +87,26 @@ def test_every_product_of_a_layer_runs_on_the_fp8_units(name, mesh):
     assert calls["__cublas$lt$matmul$f8"] >= LINEAR  # more where XLA takes a turn out of the loop over layers
     assert calls["__cublas$lt$matmul"] == 3  # the output head
     assert calls["__cudnn$fmhaSoftmaxBackward"] >= 1
+
+
+@pytest.mark.parametrize("name", ["fp8", "te_fp8_currentscaling"])
+def test_a_run_s_own_program_computes_in_fp8(name, monkeypatch):
+    """With a device XLA may offer products to Triton, and of these it would drop the rounding to fp8."""
+    monkeypatch.setattr(deviceless, "WITHOUT_A_DEVICE", {})
+    spec = spec_of(Precision(quantization=name))
+    assert custom_calls(spec)["__cublas$lt$matmul$f8"] >= LINEAR
+    monkeypatch.setattr(fp8, "OPTIONS", {})
+    assert "f8e" not in program_of(spec)  # else the options are no longer needed
+
+
+def test_without_units_for_fp8_numbers_are_rounded_all_the_same(monkeypatch):
+    monkeypatch.setattr(deviceless, "WITHOUT_A_DEVICE", {})
+    monkeypatch.setattr(fp8, "OPTIONS", {})
+    monkeypatch.setattr(trainer, "has_fp8_units", lambda device: False)
+    text = program_of(spec_of(Precision(quantization="te_fp8_currentscaling")))
+    assert "f8e4m3fn" in text
+    assert "f8e5m2" in text
+    assert "$f8" not in text
 
 
 def test_gradients_wait_for_fp8_in_bfloat16():

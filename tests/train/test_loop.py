@@ -31,6 +31,7 @@ from seatrial.spec import (
     MeshShape,
     Optimizer,
     Parallelism,
+    Precision,
     RunSpec,
     Topology,
     to_dict,
@@ -99,6 +100,7 @@ def test_events_tell_the_whole_run(learned):
     assert (started.planned_steps, started.tokens_per_step, started.num_devices) == (40, 256, 1)
     assert started.facts["memory"]["temp_bytes"] > 0
     assert started.facts["compile_seconds"] > 0
+    assert "computes_fp8" not in started.facts
     assert isinstance(ended, events.RunEnded)
     assert (ended.reason, ended.exit_code) == ("completed", 0)
     assert [step.step for step in steps_of(out)] == list(range(40))
@@ -240,6 +242,7 @@ def test_everything_beside_the_steps(tmp_path):
     spec = replace(
         TEXT,
         data=replace(TEXT.data, split="9,1,0"),
+        precision=Precision(quantization="te_fp8_currentscaling"),
         steps=12,
         evaluation=Evaluation(interval_steps=5, batches=2, initial_batches=1),
         logging=Logging(interval_steps=4, tensorboard=True, parameter_norm=True),
@@ -285,6 +288,7 @@ def test_everything_beside_the_steps(tmp_path):
     assert train(spec, again).returncode == 0
     started = next(iter(events.read(again / "events-0.jsonl")))
     assert started.facts["compile_cache"].keys() == {"hits"}
+    assert started.facts["computes_fp8"]
     assert [step.loss for step in steps_of(again)] == [step.loss for step in steps]
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ MOST_KEPT = 500  # results in the cache, of a few KiB each
 
 _JAX = ("jax", "jaxlib")
 _PLUGIN = ("jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cudnn-cu13")
+_COMPILER = ("nvidia-cuda-nvcc", "nvidia-nvvm")  # or an installed CUDA, so that they are not asked for
 _INSTALL = "pip install 'seatrial[plan-gpu]'"
 _TRAINER = Path(__file__).parents[1] / "train"
 
@@ -112,7 +114,10 @@ def _compiled(spec: RunSpec, target: str, folder: Path) -> dict[str, object]:
                 process.wait()
     said = errors.read_text(encoding="utf-8", errors="replace")
     if process.returncode != 0 or not out.exists():
-        raise LaunchError(f"the step could not be compiled for {target}: {_reason(said, process.returncode)}")
+        why = _reason(said, process.returncode)
+        if target != CPU and process.returncode == -signal.SIGSEGV:
+            why += f"; from jax 0.11 on XLA crashes without CUDA's compiler ({', '.join(_COMPILER)}): {_INSTALL}"
+        raise LaunchError(f"the step could not be compiled for {target}: {why}")
     found: dict[str, list[str]] = json.loads(out.read_text(encoding="utf-8"))
     found["notes"] += warnings_in(said)
     return dict(found)

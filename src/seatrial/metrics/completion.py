@@ -473,4 +473,6 @@ def _compared(
             allowed = PARAMETERS_WITHIN * expected if from_other_trainer and what == "parameters" else 0
             if abs(found - expected) > allowed:
                 differences[f"{what}: {found:,} ran, {expected:,} configured"] = None
+        if own.facts.get("computes_fp8") is False and spec.precision.quantization:
+            differences[f"fp8: none in the compiled step, {spec.precision.quantization} configured"] = None
     return tuple(compared), tuple(differences)

@@ -135,6 +135,7 @@ def main() -> int:
     import jax  # late: the flags are read when it is loaded
 
     jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)  # it cannot read programs for devices that are not here
     if devices:
         jax.config.update("jax_num_cpu_devices", devices)
     try:

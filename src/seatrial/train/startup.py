@@ -25,6 +25,7 @@ from seatrial.train.mesh import backend_of
 from seatrial.train.trainer import Trainer
 from seatrial.xla_flags import flags_of
 
+_FP8 = "f8e"  # how types of fp8 begin in a compiled program
 _CACHE_EVENT = "/jax/compilation_cache/cache_"  # + "hits" or "misses", once a program
 
 
@@ -138,6 +139,7 @@ def started(
                 "temp_bytes": memory.temp_size_in_bytes,
                 "code_bytes": memory.generated_code_size_in_bytes,
             },
+            **({"computes_fp8": _FP8 in compiled.as_text()} if spec.precision.quantization else {}),
             **facts,
         },
     )
