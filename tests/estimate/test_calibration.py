@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -30,6 +31,8 @@ from seatrial.estimate.time_model import (
 from seatrial.estimate.time_profile import Link, Profile, Rate
 from seatrial.estimate.time_work import Collective
 from seatrial.spec import Batch, Execution, MeshShape, ModelSpec, Parallelism, Precision, RunSpec, Topology
+from seatrial.spec.presets import MODELS
+from seatrial.train.calibrate import GPU_SHAPES, GPU_STEPS
 
 KINDS = ("forward", "input_gradient", "weight_gradient")
 
@@ -144,6 +147,54 @@ def test_steps_that_were_not_measured_are_predicted(seed: int) -> None:
         specs = [run(dice, "bfloat16", processes, **mesh) for mesh in meshes]
         together = [seconds(spec, found) / seconds(spec, real) - 1 for spec in specs]
         assert statistics.median(map(abs, together)) < 0.10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gpu_s_steps_in_both_formats_are_predicted(seed: int) -> None:
+    """Those of 8B, with 4 to 32 layers, from small ones of `seatrial calibrate`."""
+    dice = random.Random(seed)
+    published = time_profile.published(hardware.DEVICES["h200"])
+    assert published is not None
+
+    def slower(rates: Mapping[str, Rate]) -> dict[str, Rate]:
+        return {
+            f"{name}/{kind}": replace(rate, flops_per_second=rate.flops_per_second * dice.uniform(0.8, 1.1))
+            for name, rate in rates.items() for kind in KINDS
+        }  # fmt: skip
+
+    real = replace(
+        published, products=slower({name: published.products[name] for name in ("bfloat16", "fp8")}),
+        moved=dict.fromkeys(("bfloat16",), published.memory_bytes_per_second * dice.uniform(0.5, 1)),
+        optimizer_bytes_per_second=published.optimizer_bytes_per_second * dice.uniform(0.8, 1.1),
+    )  # fmt: skip
+    measured = Measurements(
+        products=tuple(
+            MeasuredProduct(number_format=name, kind=kind, m=m, k=k, n=n,
+                            seconds=real.products[f"{name}/{kind}"].seconds(m, k, n) * dice.uniform(0.98, 1.02))
+            for name in ("bfloat16", "fp8") for kind in KINDS for m, k, n in GPU_SHAPES
+        ),
+        attention=tuple(
+            MeasuredAttention(number_format="bfloat16", kind=kind, head_dim=K, flops=1e12,
+                              seconds=1e12 * (1 + rate.k / K) / rate.flops_per_second)
+            for kind in ("forward", "backward") for K in (64, 128)
+            if (rate := real.attention_rate("bfloat16", kind))
+        ),
+        collectives=(),
+        steps=tuple(MeasuredStep(spec=each.spec(), seconds=seconds(each.spec(), real) * dice.uniform(0.98, 1.02))
+                    for each in GPU_STEPS),
+        memory_bytes_per_second=real.memory_bytes_per_second,
+        optimizer_bytes_per_second=real.optimizer_bytes_per_second,
+    )  # fmt: skip
+    found = completed(profile_of(measured, device="h200", origin="here", facts={}), published, several=False)
+    for layers in (4, 16, 32):
+        for quantization in (None, "te_fp8_currentscaling"):
+            batch = Batch(sequence_length=8192, micro_batch_size=2, global_batch_size=2)
+            spec = replace(
+                run(dice, "bfloat16"), model=replace(MODELS["llama3.1-8b"], num_layers=layers), batch=batch,
+                precision=Precision(quantization=quantization), execution=Execution(remat="full"),
+            )  # fmt: skip
+            assert seconds(spec, found) == pytest.approx(seconds(spec, real), rel=0.06)
+    assert (found.low, found.high) == (published.low, published.high)
 
 
 def test_what_one_machine_cannot_show_is_published() -> None:

@@ -11,11 +11,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from seatrial.estimate import hardware, time_profile
 from seatrial.estimate.calibration import MeasuredStep
+from seatrial.estimate.memory import OWN
 from seatrial.estimate.time_model import predict
 from seatrial.estimate.time_profile import Link, Profile, Rate
 from seatrial.spec import from_dict, to_dict
 from seatrial.train import calibrate
+from seatrial.train import mesh as train_mesh
 
 
 def test_the_faster_half_counts() -> None:
@@ -39,6 +42,27 @@ def test_products_of_every_format_and_kind_are_measured(monkeypatch: pytest.Monk
         (name, kind) for name in ("bfloat16", "float32") for kind in ("forward", "input_gradient", "weight_gradient")
     }
     assert all((each["m"], each["k"], each["n"]) == (64, 32, 128) and each["seconds"] > 0 for each in found)
+
+
+def test_on_a_gpu_fp8_is_a_format_of_products_where_it_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "GPU_SHAPES", ((64, 32, 128),))
+    for has_units in (True, False):
+        monkeypatch.setattr(train_mesh, "has_fp8_units", lambda device, found=has_units: found)
+        found = list(calibrate.measure_products("cuda", on_cpu=False))
+        assert {each["number_format"] for each in found} == {"bfloat16", *(["fp8"] if has_units else [])}
+        assert {(each["m"], each["k"], each["n"]) for each in found} == {(64, 32, 128)}
+        assert all(each["seconds"] > 0 for each in found)
+
+
+def test_steps_of_a_gpu_have_its_formats_and_sizes() -> None:
+    """The model of time knows a rate for each, on a device without fp8 for those without."""
+    for device, quantized in (("h200", True), ("a100-sxm-80gb", False)):
+        profile = time_profile.published(hardware.find(device))
+        for small in calibrate.GPU_STEPS:
+            if quantized or not small.quantization:
+                time = predict(small.spec(), OWN, profile)
+                assert time is not None
+                assert time.step_seconds > 0.01  # of many kernels' launches
 
 
 def test_attention_counts_what_its_blocks_compute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,8 @@ def profile_of(found: Measurements, *, device: str, origin: str, facts: Mapping[
 def completed(measured: Profile, published: Profile | None, *, several: bool) -> Profile:
     """A measured profile of accelerators, with published constants for what one machine cannot show: the network, how
     many devices the fast links connect, overlap, and formats that were not measured. `several`: whether the links
-    between devices were measured.
+    between devices were measured. The interval is that of published steps, too: none is known of steps on accelerators
+    that were measured.
     """
     own = replace(measured, shared={})  # accelerators share no processor
     if published is None:
@@ -145,7 +146,7 @@ def completed(measured: Profile, published: Profile | None, *, several: bool) ->
         attention={**published.attention, **own.attention},
         fast=own.fast if several else published.fast,
         slow=published.slow, domain=published.domain, hides=published.hides, felt=published.felt,
-        jitter=published.jitter,
+        jitter=published.jitter, low=published.low, high=published.high, certainty=published.certainty,
     )  # fmt: skip
 
 

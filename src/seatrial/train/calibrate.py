@@ -163,54 +163,70 @@ def _random(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Any:
     return jnp.asarray(np.resize(drawn.astype(dtype), shape))  # nothing to compile
 
 
+# Kind → the operands of a product [m, k] × [k, n] as the trainer's row takes them, and its dimensions. Of an output
+# head all three are those of one map: [m, k] hidden states and [k, n] words.
+Operands = tuple[tuple[int, int], tuple[int, int], tuple[int, int, int]]
+KINDS: dict[str, Callable[[int, int, int], Operands]] = {
+    "forward": lambda m, k, n: ((m, k), (k, n), (m, k, n)),
+    "input_gradient": lambda m, k, n: ((m, k), (n, k), (m, k, n)),
+    "weight_gradient": lambda m, k, n: ((k, m), (k, n), (m, k, n)),
+}
+OF_HEAD: dict[str, Callable[[int, int, int], Operands]] = {
+    "forward": lambda m, k, n: ((m, k), (k, n), (m, k, n)),
+    "input_gradient": lambda m, k, n: ((m, n), (k, n), (m, n, k)),
+    "weight_gradient": lambda m, k, n: ((m, k), (m, n), (k, m, n)),
+}
+
+
 def measure_products(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
-    """Each product of a linear layer in each format; small ones several times in a loop, as layers come. Of an output
-    head all three are those of one map: [m, k] hidden states and [k, n] words.
-    """
+    """Each product of a linear layer in each format; small ones several times in a loop, as layers come."""
     import jax
+
+    from seatrial.train.mesh import has_fp8_units
+    from seatrial.train.precision import products_for
+
+    row, alone = products_for(backend), jax.local_device_count() == 1
+    if on_cpu:
+        formats: tuple[str, ...] = ("bfloat16", "float32")
+        shapes = [*(CPU_SHAPES if alone else ()), *CPU_SHAPES_TOGETHER]
+        heads = CPU_HEADS if alone else ()
+    else:
+        formats = ("bfloat16", "fp8") if has_fp8_units(jax.devices()[0]) else ("bfloat16",)
+        shapes, heads = [*GPU_SHAPES], ()
+    for name in formats:
+        for where, kinds, sizes in (("", KINDS, shapes), (HEAD, OF_HEAD, heads)):
+            for m, k, n in sizes:
+                for kind, operands in kinds.items():
+                    left, right, of = operands(m, k, n)
+                    seconds = _product_seconds(
+                        getattr(row, kind), name, left, right, flops=2 * m * k * n, on_cpu=on_cpu
+                    )
+                    found = dict(zip("mkn", of, strict=True))
+                    yield {"number_format": name, "kind": where + kind, **found, "seconds": seconds}
+
+
+def _product_seconds(
+    product: Callable[..., Any], name: str, left: tuple[int, int], right: tuple[int, int], *, flops: float, on_cpu: bool
+) -> float:
+    """Of one of several in a loop, with operands of these shapes in a format."""
     from jax import lax
 
     from seatrial.train.fp8 import OPTIONS, RECIPES
-    from seatrial.train.mesh import has_fp8_units
-    from seatrial.train.precision import DTYPES, products_for
+    from seatrial.train.precision import DTYPES
 
-    row = products_for(backend)
-    has_fp8 = has_fp8_units(jax.devices()[0])
-    formats = ("bfloat16", "float32") if on_cpu else ("bfloat16", "fp8") if has_fp8 else ("bfloat16",)
-    alone = jax.local_device_count() == 1
-    of_cpu = CPU_SHAPES + CPU_SHAPES_TOGETHER if alone else CPU_SHAPES_TOGETHER
-    shapes = [("", shape) for shape in (of_cpu if on_cpu else GPU_SHAPES)]
-    shapes += [(HEAD, shape) for shape in CPU_HEADS if on_cpu and alone]
-    for name in formats:
-        for where, (m, k, n) in shapes:
-            times = max(1, min(16, int((1e9 if on_cpu else 1e11) / (2 * m * k * n))))
-            for kind, left, right, of in (
-                ("forward", (m, k), (k, n), (m, k, n)),
-                ("input_gradient", (m, n), (k, n), (m, n, k)) if where else
-                ("input_gradient", (m, k), (n, k), (m, k, n)),
-                ("weight_gradient", (m, k), (m, n), (k, m, n)) if where else
-                ("weight_gradient", (k, m), (k, n), (m, k, n)),
-            ):  # fmt: skip
-                product = getattr(row, kind)
-                given = DTYPES.get(name, DTYPES["bfloat16"])
-                xs, w = _random((times, *left), given), _random(right, given, 1)
-                if name == "fp8":
-                    xs, w = (x.astype(RECIPES["current"].operands) for x in (xs, w))
+    is_fp8, given = name == "fp8", DTYPES.get(name, DTYPES["bfloat16"])
+    stored = RECIPES["current"].operands if is_fp8 else given
+    times = max(1, min(16, int((1e9 if on_cpu else 1e11) / flops)))
+    operands = _random((times, *left), stored), _random(right, stored, 1)
 
-                def each_of(w: Any, x: Any, product: Any = product, given: Any = given) -> Any:
-                    return product(x.astype(given), w.astype(given))
+    def each_of(w: Any, x: Any) -> Any:
+        return product(x.astype(given), w.astype(given))
 
-                def looped(xs: Any, w: Any, each_of: Any = each_of) -> Any:
-                    return lax.map(partial(each_of, w), xs)
+    def looped(xs: Any, w: Any) -> Any:
+        return lax.map(partial(each_of, w), xs)
 
-                on, operands = on_all(looped, xs, w) if on_cpu else (looped, (xs, w))
-                each = seconds_of(on, *operands, options=OPTIONS if name == "fp8" else None) / times
-                yield {
-                    "number_format": name,
-                    "kind": where + kind,
-                    **dict(zip("mkn", of, strict=True)),
-                    "seconds": each,
-                }
+    on, operands = on_all(looped, *operands) if on_cpu else (looped, operands)
+    return seconds_of(on, *operands, options=OPTIONS if is_fp8 else None) / times
 
 
 def measure_attention(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
