@@ -15,7 +15,7 @@ from tensorboardX.proto.event_pb2 import Event
 from seatrial import events
 from seatrial.spec import Execution, Logging
 from seatrial.train.metrics_log import Journal, Profile
-from seatrial.train.startup import Phases, Place
+from seatrial.train.startup import Phases, Place, most_memory
 from tests.helpers.trainer import make_spec
 
 SPEC = make_spec(logging=Logging(interval_steps=4, tensorboard=True, parameter_norm=True))
@@ -152,3 +152,18 @@ def test_a_profile_ends_with_the_run_at_the_latest(tmp_path):
     assert [n for n in range(6) if other.ends(n)] == [5]
     none = Profile(SPEC, Place(), tmp_path, steps=6)
     assert not any(none.phase(n) or none.begins(n) or none.ends(n) for n in range(6))
+
+
+def test_the_device_that_held_most_counts():
+    """As JAX gives it on an H200; a CPU has no figures."""
+
+    class Device:
+        def __init__(self, held):
+            self.held = held
+
+        def memory_stats(self):
+            return self.held
+
+    held = {"peak_bytes_in_use": 103_283_615_744, "bytes_limit": 135_100_628_992}
+    assert most_memory([Device(held), Device({**held, "peak_bytes_in_use": 7})]) == {"memory_bytes": 103_283_615_744.0}
+    assert most_memory([Device(None), Device({})]) == {}

@@ -29,7 +29,7 @@ from seatrial.train.goodput import measure_goodput
 from seatrial.train.mesh import make_mesh
 from seatrial.train.metrics_log import Journal, Profile
 from seatrial.train.signals import VOTES, Requests, compile_step, vote
-from seatrial.train.startup import Phases, Place, connect, now, started, use_compile_cache
+from seatrial.train.startup import Phases, Place, connect, most_memory, now, started, use_compile_cache
 from seatrial.train.step import Batch, State
 from seatrial.train.trainer import Trainer, make_trainer
 
@@ -166,7 +166,8 @@ class Loop:
             grad_norm=values.pop("grad_norm"),
             learning_rate=values.pop("learning_rate"),
             data_seconds=sent.data_seconds,
-            reported={name: value for name, value in values.items() if name != "skipped_steps" or value},
+            reported={name: value for name, value in values.items() if name != "skipped_steps" or value}
+            | most_memory(self.trainer.mesh.local_devices),
             phase=self.profile.phase(sent.number),
         )
         self.settled, self.losses["loss"] = now, step.loss or 0.0
