@@ -102,7 +102,7 @@ def use_compile_cache(folder: str | None, *, on_cpu: bool) -> Counter[str]:
 
 
 def most_memory(devices: Iterable[Any]) -> dict[str, float]:
-    """ "memory_bytes": the most that the process has held on any of its devices so far; {} where a backend is silent."""
+    """ "memory_bytes": the most that this process has held on any of its devices; {} where a backend is silent."""
     each = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in devices]
     held = [float(peak) for peak in each if peak is not None]
     return {"memory_bytes": max(held)} if held else {}
