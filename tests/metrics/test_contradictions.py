@@ -123,7 +123,7 @@ def restarts(*ranges: tuple[int, int]) -> list[str]:
         [line(step, a(step) * (1 + rank * 1e-7)) for step in range(1, N + 1) for rank in range(4)],
         restarts((1, 15), (11, 20)), restarts((1, 20), (1, 20)),
         restarts((1, 11), (8, 13), (10, 17), (15, 20)), restarts((1, 13), (11, 13), (11, 13), (11, 20)),
-        [*restarts((1, 10)), "using world size: 8", *(line(10, 9.0), line(11, 9.0)), "using world size: 8",
+        [*restarts((1, 10)), "using world size: 8", *(line(10, 1.1 * a(10)), line(11, 1.1 * a(11))), "using world size: 8",
          *(line(step, a(step)) for step in range(11, 21))],
         [line(step, a(step), total) for total in (15, 20) for step in range(1, total + 1)],
     ],

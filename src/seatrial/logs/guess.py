@@ -114,6 +114,12 @@ _RESUMED = (
 )  # fmt: skip
 # DeepSpeed-Chat's third stage, whose lines of steps are its own.
 _PLANNED = note("facts", "Total Gen", r"Beginning of Epoch 1/1, Total Generation Batches (?P<planned_steps>\d{1,12})\b")
+# How many there will be, on a line of its own or behind a logger's words, by what the steps are called.
+_WILL_BE = {
+    unit: note("facts", literal, rf"(?i)(?:^|[-:\]|] ?)(?:max(?:imum|\.)?|total|number of)(?: training)? {words}"
+               r"(?: for training)? ?[:=] ?(?P<planned_steps>\d{1,9})\s*$")
+    for unit, literal, words in (("epoch", "pochs", "epochs"), ("step", "teps", "steps"))
+}  # fmt: skip
 Pair = tuple[str, str]
 Said = tuple[str, list[Pair]]  # a line, and what it says
 
@@ -415,7 +421,7 @@ def _family(step: str, fields: Mapping[str, Field], epoch: str, objective: str) 
         whole=re.compile(rf"(?<![\w.]){re.escape(loss)}{_BETWEEN}(?i:{NUMBER})(?!\.?{CUT})"),
         fields=fields,
         counted_from=1,
-        notes=(*_DONE, *_RESUMED, _PLANNED),
+        notes=(*_DONE, *_RESUMED, _PLANNED, *([of_unit] if (of_unit := _WILL_BE.get(plain(step))) else ())),
         objective=objective,
     )
 

@@ -13,7 +13,8 @@ from seatrial.logs.numbers import find_time, seconds_since_epoch
 
 LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
 # A progress bar whose description a step is.
-_PROGRESS = re.compile(r"\d%\|[^|]{0,1000}\| *\d+/(?P<total>\d+) \[")
+# With a total, or of what nobody has counted.
+_PROGRESS = re.compile(r"\d%\|[^|]{0,1000}\| *\d+/(?P<total>\d+) \[|\b\d+it \[[\d:]+, ")
 LONGEST_NUMBER = 18  # digits of a step; more are none, and `int` refuses thousands of them
 
 
@@ -45,7 +46,7 @@ def readings_of(family: Family, text: str) -> Iterator[Reading]:
         if not family.whole or family.whole.search(text, head.end(), end):
             drawn = _PROGRESS.search(text, head.end(), end)
             total = head["total"] if "total" in head.re.groupindex else None
-            is_of_parts = drawn is not None and drawn["total"] != total
+            is_of_parts = drawn is not None and (drawn["total"] is None or drawn["total"] != total)
             reading = _reading(family, head, [*family.pair.finditer(text, head.end(), end)])
             yield replace(reading, redrawn=True) if is_of_parts else reading
 

@@ -82,7 +82,19 @@ def _planned(steps: Sequence[int], own: Sequence[Step], totals: Mapping[str, flo
     epochs = [step.reported.get(EPOCH) for step in own]
     if _is_at_end(steps, epochs, totals, asked) or _schedule_ran_out(own, epochs, totals):
         return steps[-1]
-    return _end_of_schedule(steps, own, _done(totals, None))
+    return _of_all_epochs(steps, totals, asked) or _end_of_schedule(steps, own, _done(totals, None))
+
+
+def _of_all_epochs(steps: Sequence[int], totals: Mapping[str, float], asked: float | None) -> int | None:
+    """The steps of all epochs that were asked for, where the end says that the run went through them; else None.
+
+    Their number follows from the speed of the whole run; at one further line's distance, that line would be there.
+    """
+    done, stride = _done(totals, None), steps[-1] - steps[-2]
+    if not asked or totals.get("epochs") != asked or done is None:
+        return None
+    fewest, most = max(steps[-1], math.ceil(done[0])), min(steps[-1] + stride - 1, math.floor(done[1]))
+    return min(max(round(sum(done) / 2), fewest), most) if fewest <= most else None
 
 
 def _is_at_end(

@@ -247,8 +247,10 @@ def _goal(
 ) -> _Goal:
     steps = main.steps.numbers
     counted_from = _counted_from(main.started, steps)
+    asked = _asked(spec, main, given, counted_from)
     lines_counted = main.started is not None and main.started.facts.get("lines_counted") is True
-    asked = None if lines_counted else _asked(spec, main, given, counted_from)  # else a line may be of several steps
+    lines_counted = lines_counted and asked != len(steps)  # as many lines as steps: one for each
+    asked = None if lines_counted else asked  # a line may be of several steps
     # A limit of time says how long a run is only where nobody asked for steps or epochs.
     early = ("stopped_early",) if spec else ("stopped_early", "time_spent")
     planned = asked

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,6 +17,7 @@ from seatrial.events import REPORTED, Eval, Step
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.loss_trend import p_of_fall
 from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
+from seatrial.metrics.skipped_steps import has_collapsed, holds, skipped_steps, skips_of, total_of
 from seatrial.metrics.window import lines_apart
 from seatrial.recording import Steps, shared
 
@@ -45,8 +46,6 @@ MEDIAN_ERROR = math.sqrt(math.pi / 2 / BEFORE_SPIKE)  # of their median, next to
 LEAST_SPIKE = 0.25  # nats above the early loss: next to nothing, three times is little
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
-LEAST_LOSS_SCALE = 1.0
-FEWEST_SCALES = 5  # in a third of the run, to tell whether they fall
 MOST_EXPONENT = 80.0  # of a loss: exp of more is infinite in float32
 ROUNDED_BY = 0.0005  # a log prints three decimals
 
@@ -164,7 +163,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
     bad = _non_finite_losses(everyone)
     first_bad = min(bad, default=None)
     early, late = _thirds(finite)
-    skips = _skips(telling)
+    skips = skips_of(telling)
     off, off_at = _perplexity_off(telling)
     trend, share_lower, trend_p = _trend(finite)
     height = max(LOSS_SPIKE * _early(finite), _early(finite) + LEAST_SPIKE)
@@ -197,9 +196,9 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
         initial_skips=skips.initial,
         later_skips=skips.later,
         steps_covered=skips.steps_covered,
-        nan_steps=_total(telling, "nan_steps"),
-        loss_scale_collapsed=_collapsed(telling, skips),
-        loss_scale_holds=_holds(telling),
+        nan_steps=total_of(telling, "nan_steps"),
+        loss_scale_collapsed=has_collapsed(telling, skips),
+        loss_scale_holds=holds(telling),
         perplexity_off=off,
         perplexity_off_step=off_at,
         **_gradient_norms(records, unreported=telling.from_other_trainer and trend == "falling"),
@@ -270,9 +269,8 @@ def _gradient_norms(records: Records, *, unreported: bool) -> dict[str, Any]:
     skipped = {
         step
         for steps in everyone
-        if "skipped_steps" in steps.names
-        for step, count in zip(steps.numbers, steps.reported("skipped_steps").tolist(), strict=True)
-        if _count(count)
+        for step, count in zip(steps.numbers, skipped_steps(steps) or (), strict=False)
+        if count
     }
     finite = norms[np.isfinite(norms)]
     if unreported and not finite.any():
@@ -337,53 +335,6 @@ def _non_finite_others(everyone: Sequence[Record]) -> tuple[tuple[str, float, Ra
 def record_with_losses(records: Records) -> Record:
     """The record of the lowest process that reports a loss: in a pipeline, the first stage has none."""
     return next((r for r in records.by_process if r.steps.has("loss").any()), records.main)
-
-
-class _Skips(NamedTuple):
-    """Steps that the loss scale made the optimizer skip; None where the log does not say."""
-
-    initial: int | None
-    later: int | None
-    steps_covered: int
-    lines_without_loss: int
-
-
-def _skips(record: Record) -> _Skips:
-    """A loss scale that is searched for from above skips the first steps: that is how it works."""
-    covered = len(record.steps) * lines_apart([step.step for step in record.steps])
-    if not any("skipped_steps" in step.reported for step in record.steps):
-        return _Skips(None, None, covered, 0)
-    skipped = [_count(step.reported.get("skipped_steps")) for step in record.steps]
-    start = next((place for place, count in enumerate(skipped) if not count), len(skipped))
-    silent = sum(1 for step in record.steps[:start] if step.loss is None)
-    return _Skips(sum(skipped[:start]), sum(skipped[start:]), covered, silent)
-
-
-def _count(value: float | None) -> int:
-    return int(value) if value is not None and math.isfinite(value) and value > 0 else 0
-
-
-def _total(record: Record, name: str) -> int | None:
-    found = [step.reported[name] for step in record.steps if name in step.reported]
-    return sum(map(_count, found)) if found else None
-
-
-def _collapsed(record: Record, skips: _Skips) -> bool:
-    scales = [step.reported["loss_scale"] for step in record.steps if "loss_scale" in step.reported]
-    return bool(scales) and min(scales) <= LEAST_LOSS_SCALE < max(scales) and bool(skips.initial or skips.later)
-
-
-def _holds(record: Record) -> bool:
-    """True if the loss scales at which steps were skipped do not fall from the middle of the run to its end."""
-    scales = [
-        step.reported["loss_scale"]
-        for step in record.steps
-        if "loss_scale" in step.reported and _count(step.reported.get("skipped_steps"))
-    ]
-    third = len(scales) // 3
-    if third < FEWEST_SCALES or not all(scale > LEAST_LOSS_SCALE for scale in scales):
-        return False
-    return float(np.median(scales[-third:])) >= float(np.median(scales[third : 2 * third]))
 
 
 def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
@@ -467,7 +418,7 @@ def _burst(record: Record, count: int) -> dict[int, float]:
     """The steps of a short record whose loss is far above a lower one before: `BURST` is seven times as perplexed."""
     bursts: dict[int, float] = {}
     lowest = math.inf
-    for step in record.steps if count < MIN_STEPS_FOR_TREND else ():
+    for step in record.steps if count < 2 * MIN_STEPS_FOR_TREND else ():
         if step.loss is not None and math.isfinite(step.loss):
             if step.loss > max(DIVERGED * lowest, lowest + BURST):
                 bursts[step.step] = step.loss

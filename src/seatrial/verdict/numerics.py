@@ -310,7 +310,7 @@ def _steps_skipped(numerics: Numerics) -> list[Check]:
 
 
 def _skips_told(numerics: Numerics, share: float) -> Answer:
-    initial, covered = numerics.initial_skips or 0, numerics.steps_covered
+    initial, later, covered = numerics.initial_skips or 0, numerics.later_skips or 0, numerics.steps_covered
     if numerics.nan_steps:
         return "fail", f"The framework counts {numerics.nan_steps} steps as NaN."
     if numerics.loss_scale_collapsed:
@@ -318,11 +318,11 @@ def _skips_told(numerics: Numerics, share: float) -> Answer:
     if 2 * initial > covered:
         status: Status = "fail" if initial > LONG_SEARCH else "inconclusive"
         return status, f"{initial} of {covered} steps were skipped before the first update."
-    if share > (SKIPPED_IN_TURN if numerics.loss_scale_holds else SKIPPED_DOUBTS):
+    if later > 1 and share > (SKIPPED_IN_TURN if numerics.loss_scale_holds else SKIPPED_DOUBTS):
         many = f"{share:.1%} of the steps were skipped after the loss scale was found."
         return "fail" if share > SKIPPED_FAILS else "inconclusive", many
     search = f", and {initial} in search of a loss scale" if initial else ""
-    return "pass", f"{numerics.later_skips or 0} steps were skipped{search}."
+    return "pass", f"{later} {'step was' if later == 1 else 'steps were'} skipped{search}."
 
 
 def _perplexity(numerics: Numerics) -> list[Check]:

@@ -237,5 +237,11 @@ FAMILY = Family(
             r"^(?!.{0,20000}--max_steps[ =]\d)"
             r".{0,20000}--num_train_epochs[ =](?P<planned_epochs>\d{1,6}(?:\.\d{1,6})?)\b",
         ),
+        # The arguments, as a program prints them.
+        note(
+            "facts",
+            "num_train_epochs",
+            r"(?<![\w-])num_train_epochs['\"]?(?:=|: ?)(?P<planned_epochs>\d{1,6}(?:\.\d{1,6})?)\b",
+        ),
     ),
 )
