@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -360,6 +361,43 @@ def test_lines_without_any_step_are_counted_and_never_passed(tmp_path: Path) -> 
     (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
     assert [each.grad_norm for each in steps(logs.read([tmp_path / "log.txt"]))][:2] == [2.0, 2.1]
     assert judged(tmp_path, [*lines, "[11:00:00] loss: nan, grad_norm: 2.5"]).outcome == "fail"
+
+
+def test_as_many_lines_as_steps_were_planned_are_one_for_each(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("\n".join(f"loss: {loss_at(n):.4f}, grad_norm: 2.{n}" for n in range(60)) + "\n")
+    recording = logs.read([tmp_path / "log.txt"], "generic")
+    for planned, outcome in ((60, "pass"), (120, "inconclusive"), (30, "inconclusive"), (None, "inconclusive")):
+        found = verdict.judge(metrics.measure(recording, None, planned_steps=planned), None, rehearsal="")
+        assert found.outcome == outcome
+
+
+def test_a_bar_without_a_total_is_the_same_step_drawn_again(tmp_path: Path) -> None:
+    """Before an epoch's last batch it shows the loss of the epoch before."""
+    lines = []
+    for n in range(30):
+        lines += [f"\rEpoch {n}: : 0it [0{at}:20, ?it/s, loss={loss_at(n - behind):.3f}, v_num=0]"
+                  for at, behind in ((4, 1), (8, 0))]  # fmt: skip
+    found = judged(tmp_path, lines, "generic")
+    assert found.outcome == "inconclusive"
+    assert "two losses" not in found.headline
+    apart = [re.sub(r": 0it .*it/s, ", " ", line) for line in lines]
+    assert "gives two losses" in judged(tmp_path, apart, "generic").headline
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ("2026-02-03 04:05:06 - INFO - Max. epochs for training: 30", "pass"),
+        ("Total epochs: 30", "pass"),
+        ("[setup] number of training epochs = 30", "pass"),
+        ("Total epochs: 40", "fail"),
+        ("Total steps: 30", "inconclusive"),  # a line is of an epoch
+        ("the total epochs: 30 were too few", "inconclusive"),
+    ],
+)
+def test_a_line_says_how_many_there_will_be(said: str, outcome: str, tmp_path: Path) -> None:
+    lines = [said, *(f"Epoch: {n:3d} loss: {loss_at(n):.4f}" for n in range(30))]
+    assert judged(tmp_path, lines, "generic").outcome == outcome
 
 
 def bars(epochs: int, *, total: int = N, named: bool = True, loss: Callable[[int], float] = loss_at) -> list[str]:

@@ -397,3 +397,51 @@ def test_a_schedule_that_runs_out_at_the_last_line_says_that_all_steps_are_done(
     found = outcome(text)
     assert (found.outcome == "pass") is passes
     assert passes or found.outcome == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("asked", "end", "planned"),
+    [
+        ("03/04/2026 05:06:07 - INFO - __main__ -   num_train_epochs: 3.0", 3.0, 597),
+        ("num_train_epochs=3,", 3.0, 597),
+        ("{'num_train_epochs': 3.0, 'max_steps': -1}", 3.0, 597),
+        ("num_train_epochs=5,", 3.0, None),  # it stopped before
+        ("num_train_epochs=3,", 2.5, None),
+        ("extra_num_train_epochs=3", 3.0, None),
+    ],
+)
+def test_the_epochs_that_were_asked_for_say_how_many_steps_were_planned(
+    asked: str, end: float, planned: int | None
+) -> None:
+    """Every tenth of 597 steps has a line, the last one none; their number follows from the speed of the whole run."""
+    text = [asked, *lines(10, 597, 199, version=4, seconds=2039.25)]
+    text[-1] = re.sub(r"'epoch': [\d.]+", f"'epoch': {end}", text[-1])
+    text[-1] = re.sub(r"'train_steps_per_second': [\d.]+", f"'train_steps_per_second': {597 / 2039.25:.3f}", text[-1])
+    found = list(logs.parse(text))
+    assert [event.planned_steps for event in found if isinstance(event, RunStarted)] == [planned]
+    assert (outcome(text).outcome == "pass") is (planned is not None)
+
+
+def test_a_learning_rate_that_stays_where_a_gradient_overflowed_tells_of_an_update_that_was_skipped() -> None:
+    """The trainer moves its schedule on behind an update; another norm that is not finite is one that was used."""
+
+    def text(overflowed: set[int], skipped: set[int]) -> list[str]:
+        found, updates = [], 0
+        for n in range(1, 81):
+            updates += n not in skipped
+            norm = "nan" if n in overflowed else "1.25"
+            rate = 1e-4 * (1 - updates / 80)
+            found.append(
+                f"{{'loss': {5 - n / 20:.4f}, 'grad_norm': {norm}, 'learning_rate': {rate}, 'epoch': {n / 80}}}"
+            )
+        return ["Total optimization steps = 80", *found, "{'train_runtime': 80.0, 'train_steps_per_second': 1.0, "
+                "'train_loss': 3.0, 'epoch': 1.0}"]  # fmt: skip
+
+    assert outcome(text(set(), set())).outcome == "pass"
+    for some in ({40}, {1, 2, 6}):
+        assert outcome(text(some, some)).outcome == "pass"
+        failed = outcome(text(some, set()))
+        assert failed.outcome == "fail"
+        assert "The gradient norm is not finite" in failed.headline
+    assert outcome(text({30, 40}, {30})).outcome == "fail"
+    assert outcome(text(set(range(20, 40)), set(range(20, 40)))).outcome == "fail"  # a quarter of all steps

@@ -307,6 +307,33 @@ def test_a_burst_in_a_run_that_is_too_short_for_a_trend_is_named() -> None:
     assert trend([*calm[:6], 6.5, *calm[7:]]).status in ("pass", "not_applicable")  # a hard batch
 
 
+def test_a_loss_that_doubles_within_the_first_losses_of_a_trend_and_falls_back_is_named() -> None:
+    """As with a learning rate that is too high; of longer runs the end says more."""
+    losses = [
+        13.2,
+        13.2,
+        13.1,
+        12.8,
+        12.6,
+        12.0,
+        16.2,
+        21.7,
+        22.4,
+        25.6,
+        26.5,
+        26.3,
+        21.9,
+        20.5,
+        18.1,
+        17.6,
+        17.0,
+        16.1,
+    ]
+    found = measured(with_losses(losses))
+    assert found.highest_spike == 26.5
+    assert check(with_losses(losses), "loss trend", None).status == "inconclusive"
+
+
 def test_a_loss_that_shot_up_at_once_and_only_fell_back_is_open() -> None:
     run = log(lambda n: {"loss": 2.0 if n == 0 else 4 + 8 * 0.97**n})
     assert check(run, "loss trend").status == "inconclusive"

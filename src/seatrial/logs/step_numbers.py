@@ -88,13 +88,17 @@ def _planned(steps: Sequence[int], own: Sequence[Step], totals: Mapping[str, flo
 def _of_all_epochs(steps: Sequence[int], totals: Mapping[str, float], asked: float | None) -> int | None:
     """The steps of all epochs that were asked for, where the end says that the run went through them; else None.
 
-    Their number follows from the speed of the whole run; at one further line's distance, that line would be there.
+    Their number follows from the speed of the whole run, and each epoch has as many; at one further line's distance,
+    that line would be there.
     """
     done, stride = _done(totals, None), steps[-1] - steps[-2]
     if not asked or totals.get("epochs") != asked or done is None:
         return None
     fewest, most = max(steps[-1], math.ceil(done[0])), min(steps[-1] + stride - 1, math.floor(done[1]))
-    return min(max(round(sum(done) / 2), fewest), most) if fewest <= most else None
+    middle = sum(done) / 2
+    by_epoch = (round(middle / asked), math.ceil(fewest / asked), math.floor(most / asked))
+    possible = (*(round(number * asked) for number in by_epoch), min(max(round(middle), fewest), most))
+    return next((number for number in possible if fewest <= number <= most), None)
 
 
 def _is_at_end(

@@ -57,6 +57,7 @@ def _rates_that_stayed(steps: Steps) -> NDArray[np.bool_]:
     if not bad.any() or not np.isfinite(rates).all() or np.any(np.diff(steps.numbers) != 1):
         return nothing
     stays = np.concatenate(([rates[0] == 0], np.diff(rates) == 0))
+    stays[0] |= stays[1:2].any() and bool(bad[1])  # of the first alone nothing shows whether it moved
     others = stays[1:][~bad[1:]]
     moves = len(others) > 0 and others.mean() <= MOST_RATES_STAY
     return bad & stays if moves else nothing
