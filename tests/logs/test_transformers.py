@@ -445,3 +445,10 @@ def test_a_learning_rate_that_stays_where_a_gradient_overflowed_tells_of_an_upda
         assert "The gradient norm is not finite" in failed.headline
     assert outcome(text({30, 40}, {30})).outcome == "fail"
     assert outcome(text(set(range(20, 40)), set(range(20, 40)))).outcome == "fail"  # a quarter of all steps
+
+
+def test_an_end_alone_is_that_of_a_training_whose_steps_are_not_known() -> None:
+    end = "{'train_runtime': 9.3, 'train_steps_per_second': 0.9, 'train_loss': 1.5, 'epoch': 1.0}"
+    found = outcome(["Training adapter1", end, "100% 8/8 [00:09<00:00,  1.17s/it]"])
+    assert found.outcome == "inconclusive"
+    assert "No step was recognised in the log" in str(found.axes["completion"])

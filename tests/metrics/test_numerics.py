@@ -307,6 +307,18 @@ def test_a_burst_in_a_run_that_is_too_short_for_a_trend_is_named() -> None:
     assert trend([*calm[:6], 6.5, *calm[7:]]).status in ("pass", "not_applicable")  # a hard batch
 
 
+def test_a_0_here_and_there_among_the_last_digits_is_rounded() -> None:
+    """As of a classifier whose batches are of 8; where 0 comes more often, or lasts, nothing is left to learn."""
+    made = random.Random(4)
+    losses = [round(0.2 * 0.97**n + made.uniform(0.0004, 0.004), 4) for n in range(400)]
+    for zeros, status in (({250, 301, 302, 360}, "pass"), (set(range(250, 400, 7)), "inconclusive"),
+                          ({250, 398, 399}, "inconclusive")):  # fmt: skip
+        run = with_losses([0.0 if n in zeros else loss for n, loss in enumerate(losses)])
+        assert check(run, "loss trend", None).status == status
+    larger = with_losses([0.0 if n == 250 else loss + 0.5 for n, loss in enumerate(losses)])
+    assert check(larger, "loss trend", None).status != "pass"
+
+
 def test_a_loss_that_doubles_within_the_first_losses_of_a_trend_and_falls_back_is_named() -> None:
     """As with a learning rate that is too high; of longer runs the end says more."""
     losses = [

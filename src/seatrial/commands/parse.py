@@ -8,12 +8,16 @@ from pathlib import Path
 from seatrial import events, logs
 from seatrial.dialects import configuration_title
 from seatrial.errors import InputError
-from seatrial.events import Fault, RunStarted, Step
+from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
 from seatrial.recording import Recording
 from seatrial.runs.files import exists
 
 _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".bash", ".slurm", ".sbatch")  # and of no log
-OF_TRAINING = (Step, RunStarted, Fault)
+
+
+def _is_of_training(event: Event) -> bool:
+    """A step, a start, a failure, or an end that gives figures of the whole run."""
+    return isinstance(event, (Step, RunStarted, Fault)) or (isinstance(event, RunEnded) and bool(event.totals))
 
 
 def parse_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -> Iterator[str]:
@@ -23,7 +27,7 @@ def parse_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) 
         alone = paths[0] if len(paths) == 1 and not paths[0].is_dir() else None
         found = logs.parse_file(alone, how) if alone else logs.read(paths, how)
         for event in found:
-            is_training = is_training or isinstance(event, OF_TRAINING)
+            is_training = is_training or _is_of_training(event)
             yield events.dumps(event)
     except OSError as error:
         raise unreadable(paths, error) from error
@@ -54,8 +58,8 @@ def no_training(paths: Sequence[Path]) -> InputError:
 
 
 def is_of_training(record: Recording) -> bool:
-    """True if logs say anything of a training: that it began, did a step, or failed."""
-    return bool(record.steps) or any(isinstance(event, OF_TRAINING) for event in record.others)
+    """True if logs say anything of a training: that it began, did a step, failed, or what all of it took."""
+    return bool(record.steps) or any(_is_of_training(event) for event in record.others)
 
 
 def check_logs(paths: Sequence[Path], family: str, pattern: Path | None) -> str | logs.Spellings:

@@ -345,7 +345,8 @@ def _num_processes(trainers: Sequence[Record], started: Sequence[RunStarted], ma
 
 def _is_of_a_log(own: Record, faults: Sequence[FaultRecord]) -> bool:
     """True of a record that was read from the log of another program, as far as that is known."""
-    return own.from_other_trainer or (not own.started and any(fault.source for fault in faults))
+    of_its_end = own.ended is not None and bool(own.ended.totals)  # which our own trainer does not give
+    return own.from_other_trainer or (not own.started and (of_its_end or any(fault.source for fault in faults)))
 
 
 def _counted_from(started: RunStarted | None, steps: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from seatrial.events import REPORTED, Eval, Step
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.loss_trend import p_of_fall
-from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
+from seatrial.metrics.record import Contradiction, Ranges, Record, Records, last_digit, ranges
 from seatrial.metrics.skipped_steps import has_collapsed, holds, skipped_steps, skips_of, total_of
 from seatrial.metrics.window import lines_apart
 from seatrial.recording import Steps, shared
@@ -44,6 +44,7 @@ MOST_NOISE = 9.0  # times where the loss had come to: no noise explains more
 BEFORE_SPIKE = 9  # losses, whose median is where the loss had come to
 MEDIAN_ERROR = math.sqrt(math.pi / 2 / BEFORE_SPIKE)  # of their median, next to that of one of them
 LEAST_SPIKE = 0.25  # nats above the early loss: next to nothing, three times is little
+MOST_ROUNDED_TO_0, DIGITS_ABOVE_0 = 0.02, 100.0  # of the losses; times the last digit that is printed
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
 MOST_EXPONENT = 80.0  # of a loss: exp of more is infinite in float32
@@ -182,7 +183,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
         first_bad_value=None if first_bad is None else bad[first_bad],
         first_loss=_first(losses),
         last_loss=_first(reversed(losses)),
-        min_loss=float(finite.min()) if len(finite) else None,
+        min_loss=_lowest(finite),
         max_loss=float(finite.max()) if len(finite) else None,
         early_loss=early,
         late_loss=late,
@@ -192,7 +193,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
         loss_spikes=ranges(spikes),
         highest_spike=max(spikes.values(), default=None),
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
-        least_before_zero=_least_before_zero(losses),
+        least_before_zero=_least_before_zero(losses) if _lowest(finite) == 0 else None,
         initial_skips=skips.initial,
         later_skips=skips.later,
         steps_covered=skips.steps_covered,
@@ -424,6 +425,18 @@ def _burst(record: Record, count: int) -> dict[int, float]:
                 bursts[step.step] = step.loss
             lowest = min(lowest, step.loss)
     return bursts
+
+
+def _lowest(losses: Values) -> float | None:
+    """The lowest loss; not a 0 here and there among losses of a few of the last digits that are printed."""
+    zeros = losses == 0
+    others = losses[~zeros]
+    if not zeros.any() or not len(others) or zeros.mean() > MOST_ROUNDED_TO_0 or zeros[-LAST_LOSSES:].any():
+        return float(losses.min()) if len(losses) else None
+    behind = losses[int(np.argmax(zeros)) :]
+    digit = max(map(last_digit, others[-LAST_LOSSES:].tolist()))
+    is_rounded = float(np.median(behind[behind != 0])) <= DIGITS_ABOVE_0 * digit
+    return float((others if is_rounded else losses).min())
 
 
 def _least_before_zero(losses: Sequence[float]) -> float | None:

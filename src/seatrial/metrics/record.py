@@ -291,11 +291,11 @@ def _same(a: float, b: float) -> bool:
     """True if two losses are one but for the order of a sum and the last digit that is printed."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return a == b or (math.isnan(a) and math.isnan(b))
-    size, digit = max(abs(a), abs(b)), min(_last_digit(a), _last_digit(b))
+    size, digit = max(abs(a), abs(b)), min(last_digit(a), last_digit(b))
     return abs(a - b) <= max(SAME * size, min(1.001 * digit, ROUNDED * size))
 
 
-def _last_digit(value: float) -> float:
+def last_digit(value: float) -> float:
     """What the last digit of a number stands for as Python writes it: of 2.31, 0.01."""
     text = repr(value)
     return 0.0 if "e" in text else 10.0 ** -len(text.partition(".")[2])
