@@ -100,6 +100,8 @@ def test_a_failure_says_its_reason() -> None:
     with pytest.raises(LaunchError, match="compiled for cpu: num_layers = 1 cannot be split over pipeline"):
         compiled_step.compile_step(uneven, "cpu")
     assert compiled_step._reason("", -9) == "killed by signal 9: it said nothing"
+    assert "pip install 'seatrial[plan-gpu]'" in compiled_step._hint("h200", -11)  # seen with jax 0.11.2 and 0.12.0.1
+    assert compiled_step._hint("h200", -9) == compiled_step._hint("cpu", -11) == ""
     assert compiled_step._reason("Traceback\nKeyError: 'x'\n", 1) == "KeyError: 'x' (exit status 1)"
 
 

@@ -114,9 +114,7 @@ def _compiled(spec: RunSpec, target: str, folder: Path) -> dict[str, object]:
                 process.wait()
     said = errors.read_text(encoding="utf-8", errors="replace")
     if process.returncode != 0 or not out.exists():
-        why = _reason(said, process.returncode)
-        if target != CPU and process.returncode == -signal.SIGSEGV:
-            why += f"; from jax 0.11 on XLA crashes without CUDA's compiler ({', '.join(_COMPILER)}): {_INSTALL}"
+        why = _reason(said, process.returncode) + _hint(target, process.returncode)
         raise LaunchError(f"the step could not be compiled for {target}: {why}")
     found: dict[str, list[str]] = json.loads(out.read_text(encoding="utf-8"))
     found["notes"] += warnings_in(said)
@@ -168,6 +166,13 @@ def _reason(said: str, status: int) -> str:
         return own.removeprefix("seatrial: ")
     last = lines[-1] if lines else "it said nothing"
     return f"{last} (exit status {status})" if status >= 0 else f"killed by signal {-status}: {last}"
+
+
+def _hint(target: str, status: int) -> str:
+    """What to do about a crash of the compiler for a GPU."""
+    if target == CPU or status != -signal.SIGSEGV:
+        return ""
+    return f"; from jax 0.11 on XLA crashes without CUDA's compiler ({', '.join(_COMPILER)}): {_INSTALL}"
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
