@@ -4,14 +4,14 @@
 
 Runs from a checkout and fetches nothing: needs jax with CUDA, numpy, psutil, pyarrow, PyYAML and platformdirs; torch
 and transformers for the rows of PyTorch, and for those of MaxText a folder with its wheels. First the peak of matrix
-products, then whether the losses on the GPU are those of the CPU in each format (exit status 1 where they are not),
-then the steps. Shapes: Llama 3.1 8B, cut to as many layers as fit if nothing is recomputed (16 on an H200); all of it;
+products, then the steps, last whether the losses on the GPU are those of the CPU in each format (exit status 1 where
+they are not). Shapes: Llama 3.1 8B, cut to as many layers as fit if nothing is recomputed (16 on an H200); all of it;
 Llama 3.2 1B. Recomputation is what the run itself would choose.
 
 Each start is a process of its own with a time limit; one that fails is a row with its reason. In a round every row runs
 once, the most important first; medians are over the rounds. What the budget has no time for is left out, and said.
 
-MaxText recomputes as little as leaves it room, which was found by compiling its step for an H200 (see MAXTEXT_OPTIONS);
+MaxText recomputes as little as leaves it room, which was found by compiling its step for an H200 (`Shape.maxtext`);
 what each program printed, its compiled step and its kernels by name lie in the folder that `--keep` names.
 
 Beside what is measured stands what was expected: memory by the compiled step and by the estimate, time by the model of
@@ -35,7 +35,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -67,10 +67,8 @@ ROWS = (
 GOALS = ((FP8, BF16, 1.30), (BF16, TORCH, 1.10), (BF16, MAXTEXT, 1.15))
 # MaxText's settings that recompute least of those whose step fits an H200; tokens per second are compared. With the two
 # sequences of the cut it needs 150 GiB if it recomputes the FFN alone, 254 if it keeps what we keep.
-MAXTEXT_OPTIONS: dict[str, Row] = {
-    CUT: {"attention": "cudnn_flash_jax", "remat_policy": "save_dot_with_context_except_mlp", "num_vocab_tiling": 8,
-          "per_device_batch_size": 1},
-    SMALL: {"attention": "cudnn_flash_jax", "remat_policy": "save_dot_with_context_except_mlp", "num_vocab_tiling": 8},
+MAXTEXT_SETTINGS = {
+    "attention": "cudnn_flash_jax", "remat_policy": "save_dot_with_context_except_mlp", "num_vocab_tiling": 8,
 }  # fmt: skip
 MAXTEXT_STEPS = 12
 TINY = ModelSpec(
@@ -83,13 +81,14 @@ TINY = ModelSpec(
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A model with its batch: `sequences` of `length` tokens in one micro-batch."""
+    """A model with its batch: `sequences` of `length` tokens in one micro-batch; `maxtext`: settings of MaxText's."""
 
     model: ModelSpec
     sequences: int
     length: int
     scan: bool = False
     moments: Any = "float32"
+    maxtext: Row = field(default_factory=dict)
 
     def spec(self, trainer: str, device: str | None) -> RunSpec:
         """The run; what recomputation it does is decided here, by the estimate of its memory."""
@@ -112,13 +111,18 @@ def shapes_for(device: str | None) -> dict[str, Shape]:
         each = Shape(model=TINY, sequences=2, length=128)
         return {CUT: each, WHOLE: replace(each, scan=True), SMALL: replace(each, model=replace(TINY, head_dim=32))}
     cuts = [
-        Shape(model=replace(MODELS["llama3.1-8b"], num_layers=layers), sequences=2, length=8192)
+        Shape(
+            model=replace(MODELS["llama3.1-8b"], num_layers=layers),
+            sequences=2,
+            length=8192,
+            maxtext={**MAXTEXT_SETTINGS, "per_device_batch_size": 1},
+        )
         for layers in (16, 12, 8, 4)
     ]
     return {
         CUT: next((cut for cut in cuts if cut.spec(BF16, device).execution.remat == "none"), cuts[-1]),
         WHOLE: Shape(model=MODELS["llama3.1-8b"], sequences=2, length=8192, scan=True, moments="bfloat16"),
-        SMALL: Shape(model=MODELS["llama3.2-1b"], sequences=8, length=4096),
+        SMALL: Shape(model=MODELS["llama3.2-1b"], sequences=8, length=4096, maxtext=MAXTEXT_SETTINGS),
     }
 
 
@@ -139,31 +143,35 @@ class Bench:
         # A second start of the same program finds what the first has compiled.
         caches = {name: str(folder / name) for name in ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
         self.environment = {**caches, **os.environ, "PYTHONUNBUFFERED": "1"}
-        self.starts, self.log = 0, ""  # programs so far; what the last one printed and logged
+        self.starts, self.kept = 0, 0.0  # programs so far; seconds for what comes after the steps
 
     @property
     def left(self) -> float:
-        return self.end - time.monotonic()
+        return self.end - self.kept - time.monotonic()
 
-    def lines(self, argv: list[str], limit: float, environment: Mapping[str, str] | None = None) -> tuple[str, str]:
-        """What a program prints, and "" or why it ended badly: its last words, or that its time was over."""
+    def lines(
+        self, argv: list[str], limit: float, environment: Mapping[str, str] | None = None, *, merged: bool = False
+    ) -> tuple[str, str]:
+        """What a program prints, and "" or why it ended badly: its last words, or that its time was over.
+
+        `merged`: standard error, too.
+        """
         limit, why = min(limit, self.left), ""
         process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
-            env=environment or self.environment,
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if merged else subprocess.PIPE, text=True,
+            errors="replace", start_new_session=True, env=environment or self.environment,
         )  # fmt: skip
         try:
             out, errors = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # with what it has started
             (out, errors), why = process.communicate(), f"stopped after {limit:.0f} s"
-        self.log = out + errors
         if self.keep:
             self.starts += 1
-            for name, text in (("out", out), ("err", errors)):
+            for name, text in (("out", out), ("err", errors or "")):
                 (self.keep / f"{self.starts:02}-{Path(argv[1]).stem[:20]}.{name}").write_text(text, encoding="utf-8")
         if process.returncode and not why:
-            said = [line.strip() for line in errors.splitlines() if line.strip()]
+            said = [line.strip() for line in (errors or out).splitlines() if line.strip()]
             why = f"{said[-1] if said else 'no word'} ({process.returncode})"
         return out, why
 
@@ -173,7 +181,7 @@ class Bench:
         out, why = self.lines([sys.executable, str(PROGRAMS / "gpu_worker.py"), *options, *arguments], limit)
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")], why
 
-    def start(self, name: str, trainer: str, shape: Shape, spec: RunSpec, limit: float, profile: bool) -> Row:
+    def start(self, trainer: str, shape: Shape, spec: RunSpec, limit: float, profile: bool) -> Row:
         """One start of a trainer: the median of its steps, or "error"."""
         if trainer in PRECISION:
             file = self.folder / "spec.json"
@@ -188,7 +196,7 @@ class Bench:
             return rows[0] if rows else {"error": why or "it printed nothing"}
         if trainer == TORCH:
             return self.torch(shape, limit)
-        return self.of_maxtext(name, shape, spec, limit)
+        return self.of_maxtext(shape, spec, limit)
 
     def torch(self, shape: Shape, limit: float) -> Row:
         given = json.dumps(
@@ -206,7 +214,7 @@ class Bench:
             "losses": [step["loss"] for step in steps], "peak_bytes": steps[-1].get("peak_bytes"),
         }  # fmt: skip
 
-    def of_maxtext(self, name: str, shape: Shape, spec: RunSpec, limit: float) -> Row:
+    def of_maxtext(self, shape: Shape, spec: RunSpec, limit: float) -> Row:
         """MaxText, from the wheels in the given folder, by the command that `--engine maxtext` makes of the spec."""
         from seatrial.engines import Ground, Placement, maxtext
 
@@ -224,24 +232,23 @@ class Bench:
         placement, run = Placement(cpu_devices=1 if self.cpu else None), self.folder / "run"
         ground = Ground(hosts=["here"], placements=[placement], run_dir=run, python=sys.executable)
         [command] = maxtext.commands(spec, ground).each
-        options = {} if self.cpu else MAXTEXT_OPTIONS[name]
-        for file, content in command.files.items():
-            (run / file).parent.mkdir(parents=True, exist_ok=True)
-            settings = {**yaml.safe_load(content), **options, "steps": MAXTEXT_STEPS}
-            (run / file).write_text(yaml.safe_dump(settings), encoding="utf-8")
-        variables = {variable: str(value) for variable, value in command.environment.items()}
+        for name, content in command.files.items():
+            (run / name).parent.mkdir(parents=True, exist_ok=True)
+            settings = {**yaml.safe_load(content), **shape.maxtext, "steps": MAXTEXT_STEPS}
+            (run / name).write_text(yaml.safe_dump(settings), encoding="utf-8")
+        variables = {name: str(value) for name, value in command.environment.items()}
         path = os.pathsep.join(filter(None, (str(site), self.environment.get("PYTHONPATH"))))
         environment = {**self.environment, SHARE_VARIABLES[-1]: "0.94", **variables, "PYTHONPATH": path}
-        why = self.lines(list(command.argv), limit, environment)[1]
+        log, why = self.lines(list(command.argv), limit, environment, merged=True)
         # Its seconds are those between two steps' ends, but for the first ones, which it only hands out.
-        seconds = [float(found) for found in re.findall(r"completed step: \d+, seconds: ([\d.]+)", self.log)]
+        seconds = [float(found) for found in re.findall(r"completed step: \d+, seconds: ([\d.]+)", log)]
         seconds = seconds[WARM_UP:]
         if not seconds:
             return {"error": why or "its log has no step behind the warm-up"}
-        sequences = int(options.get("per_device_batch_size", shape.sequences))
+        sequences = int(shape.maxtext.get("per_device_batch_size", shape.sequences))
         return {
             "seconds": seconds, "median_seconds": statistics.median(seconds), "sequences": sequences,
-            "losses": [float(found) for found in re.findall(r", loss: ([\d.]+)", self.log)], "options": options,
+            "losses": [float(found) for found in re.findall(r", loss: ([\d.]+)", log)], "options": shape.maxtext,
         }  # fmt: skip
 
 
@@ -350,10 +357,9 @@ def measure(given: argparse.Namespace, bench: Bench) -> int:
         f"{name} {speed / 1e12:,.2f} TFLOP/s" for name, speed in peaks.items()), flush=True)  # fmt: skip
     if given.cpu:
         print("small shapes on a CPU, PyTorch without its compiler: the script runs, and no figure means anything")
-    kept = COMPARING if not given.formats else COMPARING / 3
-    bench.end -= kept
+    bench.kept = COMPARING if not given.formats else COMPARING / 3
     rows, shapes = steps_of(given, bench, device), shapes_for(device)
-    bench.end += kept
+    bench.kept = 0.0
     for row in rows:
         row |= summary(shapes[row["shape"]], row["starts"], peaks)
         print(shown(row), *kinds(row), sep="\n", flush=True)
@@ -405,7 +411,7 @@ def steps_of(given: argparse.Namespace, bench: Bench, device: str | None) -> lis
                 continue
             shape = shapes[row["shape"]]
             spec = shape.spec(row["trainer"], device)
-            start = bench.start(row["shape"], row["trainer"], shape, spec, row["limit_seconds"], profile=number == 0)
+            start = bench.start(row["trainer"], shape, spec, row["limit_seconds"], profile=number == 0)
             row["starts"].append(start)
             row |= {key: start[key] for key in ("compiled_bytes", "by_kind") if start.get(key)}
             took = f"{start['median_seconds'] * 1e3:.1f} ms" if "median_seconds" in start else start["error"]

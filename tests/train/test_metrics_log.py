@@ -15,8 +15,9 @@ from tensorboardX.proto.event_pb2 import Event
 
 from seatrial import events
 from seatrial.spec import Execution, Logging
+from seatrial.train.mesh import most_memory
 from seatrial.train.metrics_log import Journal, Profile
-from seatrial.train.startup import Phases, Place, most_memory
+from seatrial.train.startup import Phases, Place
 from tests.helpers.trainer import make_spec
 
 SPEC = make_spec(logging=Logging(interval_steps=4, tensorboard=True, parameter_norm=True))

@@ -169,7 +169,7 @@ def _reason(said: str, status: int) -> str:
 
 
 def _hint(target: str, status: int) -> str:
-    """What to do about a crash of the compiler for a GPU."""
+    """Advice on a crash of the compiler for a GPU; else ""."""
     if target == CPU or status != -signal.SIGSEGV:
         return ""
     return f"; from jax 0.11 on XLA crashes without CUDA's compiler ({', '.join(_COMPILER)}): {_INSTALL}"

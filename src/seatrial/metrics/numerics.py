@@ -163,7 +163,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
     scored = [e for e in evals if e.shortfall is not None]
     bad = _non_finite_losses(everyone)
     first_bad = min(bad, default=None)
-    early, late = _thirds(finite)
+    lowest, (early, late) = _lowest(finite), _thirds(finite)
     skips = skips_of(telling)
     off, off_at = _perplexity_off(telling)
     trend, share_lower, trend_p = _trend(finite)
@@ -183,7 +183,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
         first_bad_value=None if first_bad is None else bad[first_bad],
         first_loss=_first(losses),
         last_loss=_first(reversed(losses)),
-        min_loss=_lowest(finite),
+        min_loss=lowest,
         max_loss=float(finite.max()) if len(finite) else None,
         early_loss=early,
         late_loss=late,
@@ -193,7 +193,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = (), *, restored: 
         loss_spikes=ranges(spikes),
         highest_spike=max(spikes.values(), default=None),
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
-        least_before_zero=_least_before_zero(losses) if _lowest(finite) == 0 else None,
+        least_before_zero=_least_before_zero(losses) if lowest == 0 else None,
         initial_skips=skips.initial,
         later_skips=skips.later,
         steps_covered=skips.steps_covered,

@@ -26,10 +26,10 @@ from seatrial.train.data.prefetch import Prefetched
 from seatrial.train.dpo_reference import FILE, with_reference
 from seatrial.train.evaluate import Evaluator, enough, judged, make_evaluator
 from seatrial.train.goodput import measure_goodput
-from seatrial.train.mesh import make_mesh
+from seatrial.train.mesh import make_mesh, most_memory
 from seatrial.train.metrics_log import Journal, Profile
 from seatrial.train.signals import VOTES, Requests, compile_step, vote
-from seatrial.train.startup import Phases, Place, connect, most_memory, now, started, use_compile_cache
+from seatrial.train.startup import Phases, Place, connect, now, started, use_compile_cache
 from seatrial.train.step import Batch, State
 from seatrial.train.trainer import Trainer, make_trainer
 

@@ -1,9 +1,10 @@
-"""Devices → a mesh over the five axes of `spec.AXES`, slowest links outermost."""
+"""Devices: what they can and hold; and a mesh over the five axes of `spec.AXES`, slowest links outermost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import jax
 import numpy as np
@@ -24,6 +25,15 @@ def has_fp8_units(device: jax.Device) -> bool:
     if backend_of(device) != "cuda":
         return False
     return tuple(map(int, str(device.compute_capability).split("."))) >= (8, 9)
+
+
+def most_memory(devices: Iterable[jax.Device]) -> dict[str, float]:
+    """ "memory_bytes": the most that this process has held on any of its devices; {} where a backend is silent."""
+    each: list[int | None] = []
+    with suppress(NotImplementedError, jax.errors.JaxRuntimeError):  # not every backend's plugin counts its memory
+        each = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in devices]
+    held = [float(peak) for peak in each if peak is not None]
+    return {"memory_bytes": max(held)} if held else {}
 
 
 def make_mesh(spec: RunSpec, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -9,8 +9,6 @@ import socket
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,15 +98,6 @@ def use_compile_cache(folder: str | None, *, on_cpu: bool) -> Counter[str]:
 
     jax.monitoring.register_event_listener(count)
     return counts
-
-
-def most_memory(devices: Iterable[Any]) -> dict[str, float]:
-    """ "memory_bytes": the most that this process has held on any of its devices; {} where a backend is silent."""
-    each: list[int | None] = []
-    with suppress(NotImplementedError, jax.errors.JaxRuntimeError):  # a plugin need not know
-        each = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in devices]
-    held = [float(peak) for peak in each if peak is not None]
-    return {"memory_bytes": max(held)} if held else {}
 
 
 def started(
