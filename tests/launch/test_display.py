@@ -117,6 +117,17 @@ def test_that_it_is_being_stopped_is_said_once(tmp_path: Path) -> None:
     assert output.getvalue() == "stopping: no progress\n"
 
 
+def test_before_the_first_step_it_says_which_phase_of_the_start_it_is(tmp_path: Path) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=80, no_color=True)
+    with View(tmp_path, name="a-run", planned_steps=40, console=console) as view:
+        for phase in ("compiling the step", "running the first step"):
+            view.update(progress(last_line=f"start-up: now {phase}"))
+    assert re.findall(r"^([a-z ]+)  0:00:0\d", output.getvalue(), re.MULTILINE) == [
+        "compiling the step", "running the first step",
+    ]  # fmt: skip
+
+
 def test_a_tail_reads_each_whole_line_once(tmp_path: Path) -> None:
     path = tmp_path / "events-0.jsonl"
     tail = Tail(path)

@@ -119,6 +119,7 @@ class Loop:
         requests = Requests()
         if self.first == 0:
             self.evaluate(0)
+        self.journal.say(now("running the first step"))  # on a GPU that has just booted it may take a minute
         self.settled = time.monotonic()
         for number in range(self.first, self.last):
             if self.profile.begins(number):
