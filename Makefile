@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 COVERAGE := $(VENV)/coverage
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PARALLEL := --numprocesses auto --dist worksteal
-BENCHES := $(filter-out bench/record.py bench/gpu_train.py bench/plan_compile.py,$(wildcard bench/*.py))
+BENCHES := $(filter-out bench/record.py bench/cpu_maxtext.py bench/gpu_train.py bench/plan_compile.py,$(wildcard bench/*.py))
 
 # A marker per extra, so that `make demo` waits for jax only, and not for what the tests need.
 INSTALLED := $(VENV)/.installed-

@@ -63,7 +63,7 @@ def test_virtual_devices_get_the_environment_of_a_cpu() -> None:
     assert environment["NCCL_PROTO"] == "Simple"
     assert environment["PYTHONUNBUFFERED"] == "1"
     tunables = str(environment["GLIBC_TUNABLES"]).split(":")
-    assert {"glibc.malloc.arena_max=1", "glibc.malloc.hugetlb=1"} <= {*tunables}
+    assert {"glibc.malloc.tcache_count=0", "glibc.malloc.hugetlb=1"} <= {*tunables}
 
 
 FLAGS = {"xla_a": "1", "xla_b": "2"}
@@ -111,10 +111,10 @@ def test_no_flag_is_put_in_the_place_of_another_host_s_own(
 
 
 def test_tunables_of_the_shell_come_after_those_for_virtual_devices() -> None:
-    shell = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=4:glibc.malloc.check=3"}
+    shell = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=4:glibc.malloc.check=3"}
     words = str(plan(make_spec(), shell=shell).processes[0].command.environment["GLIBC_TUNABLES"]).split(":")
-    assert {"glibc.malloc.arena_max=4", "glibc.malloc.check=3", "glibc.malloc.hugetlb=1"} <= {*words}
-    assert "glibc.malloc.arena_max=1" not in words
+    assert {"glibc.malloc.tcache_count=4", "glibc.malloc.check=3", "glibc.malloc.hugetlb=1"} <= {*words}
+    assert "glibc.malloc.tcache_count=0" not in words
     asked = make_spec(environment={"GLIBC_TUNABLES": "glibc.malloc.check=0"})
     assert plan(asked, shell=shell).processes[0].command.environment["GLIBC_TUNABLES"] == "glibc.malloc.check=0"
 

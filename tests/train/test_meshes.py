@@ -12,6 +12,7 @@ import pytest
 
 from seatrial.shrink.collapse import collapse
 from seatrial.spec import Batch, Execution, MeshShape, Parallelism, Precision, RunSpec, Topology
+from seatrial.train import trainer
 from seatrial.train.data import make_batch
 from seatrial.train.mesh import make_mesh
 from seatrial.train.trainer import make_trainer
@@ -121,6 +122,26 @@ def test_a_mesh_begins_with_the_same_parameters() -> None:
     spec = MESHES["pp×fsdp×cp, virtual"]
     trainer = make_trainer(spec, make_mesh(spec))
     jax.tree.map(np.testing.assert_array_equal, trainer.init(), begun(spec, trainer))
+
+
+@pytest.mark.parametrize("given", [1, 3])
+def test_the_first_state_is_the_same_when_compiled_in_half_the_time(
+    given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec({"fsdp": 2}, precision=Precision(params_dtype="bfloat16"))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)  # the tests' own ones compile everything quickly
+    monkeypatch.setattr(trainer, "LEVEL_OF_INIT", given)
+    made = make_trainer(spec, make_mesh(spec)).init()
+    monkeypatch.setattr(trainer, "LEVEL_OF_INIT", 2)
+    jax.tree.map(np.testing.assert_array_equal, made, make_trainer(spec, make_mesh(spec)).init())
+
+
+def test_a_level_in_the_flags_of_xla_is_that_of_the_first_state_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trainer.init_options("cuda") is None
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    assert trainer.init_options("cpu") is None
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/tmp/x")
+    assert trainer.init_options("cpu") == {"xla_backend_optimization_level": 1}
 
 
 def test_the_loss_moves_enough_for_the_comparison_to_mean_something() -> None:

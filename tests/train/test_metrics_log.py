@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import struct
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +113,22 @@ def test_tensorboard_has_the_names_that_a_dialects_users_know(dialect, names, tm
     assert {name: found[name][4] for name in names} == pytest.approx(names)
     validation = {name: points for name, points in found.items() if "val" in name}
     assert list(validation.values()) == [{10: 1.25}]
+
+
+def test_tensorboard_does_not_wait_for_pytorch(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("Tensor = type('Tensor', (), {})\nprint('PyTorch is loaded')\n")
+    program = (
+        "from seatrial.train import metrics_log; from tests.train.test_metrics_log import Place, SPEC, Path;"
+        "metrics_log.Journal(SPEC, Place(), Path('.')).close(); print('written'); import torch; print(torch.Tensor)"
+    )
+    paths = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, text=True,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["written", "PyTorch is loaded", "<class 'torch.Tensor'>"]
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
 
 
 def test_other_processes_write_events_alone(tmp_path, capsys):

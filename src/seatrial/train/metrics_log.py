@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -61,10 +62,8 @@ class Journal:
             table, lines = ((folder / name).open("a", buffering=1, newline="", encoding="utf-8") for name in names)
             self._rows, self._opened = [_table(table), _lines(lines)], [self._writer, table, lines]
             if spec.logging.tensorboard:
-                from tensorboardX import SummaryWriter  # late: it takes a second
-
                 # Without the suffix, a file that was begun in the same second would be overwritten.
-                writer = SummaryWriter(logdir=str(folder / "tensorboard"), filename_suffix=f".{time.time_ns()}")
+                writer = _summary_writer()(str(folder / "tensorboard"), filename_suffix=f".{time.time_ns()}")
                 self._rows.append(_tensorboard(writer, spec.dialect))
                 self._opened.append(writer)
 
@@ -153,6 +152,20 @@ def _table(file: TextIO) -> Row:
 
 def _lines(file: TextIO) -> Row:
     return lambda number, numbers: file.write(json.dumps(events.encode({"step": number, **numbers})) + "\n")
+
+
+def _summary_writer() -> Any:
+    """tensorboardX's class, without PyTorch, which it would import where that is installed: seconds, for nothing."""
+    modules: dict[str, Any] = sys.modules  # type: ignore[assignment]
+    is_hidden = "torch" not in modules
+    if is_hidden:
+        modules["torch"] = None  # importing it fails, as where it is not installed
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if is_hidden:
+            del modules["torch"]
+    return SummaryWriter
 
 
 def _tensorboard(writer: Any, dialect: str) -> Row:

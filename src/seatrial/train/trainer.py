@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +25,10 @@ from seatrial.train.params import Params, chunks_per_stage, declare, initialize,
 from seatrial.train.precision import DTYPES, products_for
 from seatrial.train.remat import make_remat
 from seatrial.train.step import Batch, Metrics, Setup, State, answers_of, loss_of, train_step
-from seatrial.xla_flags import known
+from seatrial.xla_flags import flags_of, known
+
+# The first state is made once: to compile half as long is worth more than a fast program. Its numbers are the same.
+LEVEL, LEVEL_OF_INIT = "xla_backend_optimization_level", 1
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     A, B, T = spec.accumulation_steps, spec.sequences_per_step, spec.batch.sequence_length
     return Trainer(
         mesh=mesh,
-        init=jax.jit(partial(first_state, setup), out_shardings=on_mesh(state)),
+        init=jax.jit(partial(first_state, setup), out_shardings=on_mesh(state), compiler_options=init_options(backend)),
         step=program(partial(train_step, setup=setup), (state, batch), (state, everywhere), donate_argnums=0),
         loss=program(partial(loss_of, setup=without_dropout), (state["params"], batch), everywhere),
         answers=program(partial(answers_of, setup=without_dropout), (state["params"], batch), everywhere),
@@ -79,6 +83,12 @@ def compiler_options(spec: RunSpec, backend: str) -> dict[str, Any] | None:
         return None
     accepted = known({name: str(value) for name, value in fp8.OPTIONS.items()}) - spec.execution.xla_flags.keys()
     return {name: value for name, value in fp8.OPTIONS.items() if name in accepted} or None
+
+
+def init_options(backend: str) -> dict[str, Any] | None:
+    """Options of XLA for the program of the first state, unless XLA_FLAGS say otherwise."""
+    is_given = LEVEL in flags_of(os.environ.get("XLA_FLAGS", ""))
+    return {LEVEL: LEVEL_OF_INIT} if backend == "cpu" and not is_given else None
 
 
 def make_setup(spec: RunSpec, backend: str, *, fp8_units: bool = False) -> Setup:
