@@ -119,8 +119,9 @@ def test_tensorboard_does_not_wait_for_pytorch(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("Tensor = type('Tensor', (), {})\nprint('PyTorch is loaded')\n")
     program = (
-        "from seatrial.train import metrics_log; from tests.train.test_metrics_log import Place, SPEC, Path;"
-        "metrics_log.Journal(SPEC, Place(), Path('.')).close(); print('written'); import torch; print(torch.Tensor)"
+        "from pathlib import Path; from seatrial.spec import Logging; from tests.helpers.trainer import make_spec;"
+        "from seatrial.train.metrics_log import Journal, Place; spec = make_spec(logging=Logging(tensorboard=True));"
+        "Journal(spec, Place(), Path('.')).close(); print('written'); import torch; print(torch.Tensor)"
     )
     paths = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
     done = subprocess.run(
