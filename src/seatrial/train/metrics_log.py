@@ -156,7 +156,7 @@ def _lines(file: TextIO) -> Row:
 
 def _summary_writer() -> Any:
     """tensorboardX's class, without PyTorch, which it would import where that is installed: seconds, for nothing."""
-    modules: dict[str, Any] = sys.modules  # type: ignore[assignment]
+    modules: dict[str, Any] = sys.modules
     is_hidden = "torch" not in modules
     if is_hidden:
         modules["torch"] = None  # importing it fails, as where it is not installed
