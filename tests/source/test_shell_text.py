@@ -69,19 +69,19 @@ _ASSIGNED = "A=1\nB='x  y'\nE=\nF=' lead and trail '\n"
 def test_words_and_expansions_are_those_of_a_real_shell(text: str) -> None:
     """Whatever is read without a doubt is what `sh` gives the command; what `sh` cannot read is refused."""
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "train.py"
-        program.write_text('printf "%s\\0" "$@"\nexit 7\n', encoding="utf-8")
+        program, written = Path(folder) / "train.py", Path(folder) / "words"
+        program.write_text(f'printf "%s\\0" "$@" >{written}\nexit 7\n', encoding="utf-8")  # its output may go elsewhere
         script = f"{_ASSIGNED}sh {program} {text}\n"
         try:
             document = shell(script)
         except InputError:
             document = None
         ran = subprocess.run(["sh", "-f"], input=script.encode(), capture_output=True, cwd=folder, env=dict(os.environ))
+        printed = written.read_bytes().split(b"\0")[:-1] if written.exists() else []
     if document is None or document.problems:
         return  # refused, or told that it may differ
     assert ran.returncode != 2, (script, ran.stderr)
-    printed = ran.stdout.split(b"\0")[:-1]
-    if "~" not in text and ">/dev/null" not in text.replace("2>/dev/null", ""):
+    if "~" not in text:
         assert argv(document)[2:] == [word.decode() for word in printed] or (
             argv(document)[2:] == [] and printed == [b""]
         )
