@@ -16,7 +16,7 @@ from seatrial.estimate.calibration import MeasuredStep
 from seatrial.estimate.memory import OWN
 from seatrial.estimate.time_model import predict
 from seatrial.estimate.time_profile import Link, Profile, Rate
-from seatrial.spec import from_dict, to_dict
+from seatrial.spec import Execution, from_dict, to_dict
 from seatrial.train import calibrate
 from seatrial.train import mesh as train_mesh
 
@@ -63,6 +63,12 @@ def test_steps_of_a_gpu_have_its_formats_and_sizes() -> None:
                 time = predict(small.spec(), OWN, profile)
                 assert time is not None
                 assert time.step_seconds > 0.01  # of many kernels' launches
+
+
+def test_steps_on_a_processor_scan_their_layers_as_runs_do() -> None:
+    """The bytes that a loop over layers copies are counted, and have their rate from these."""
+    smalls = [*calibrate.CPU_STEPS, *(small for pairs in calibrate.STEPS_TOGETHER.values() for small, _ in pairs)]
+    assert {small.spec().execution.scan_layers for small in smalls} == {Execution().scan_layers}
 
 
 def test_attention_counts_what_its_blocks_compute(monkeypatch: pytest.MonkeyPatch) -> None:

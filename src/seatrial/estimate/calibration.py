@@ -21,6 +21,7 @@ from seatrial.estimate.time_model import (
     MATRIX,
     MOVED,
     OPTIMIZER,
+    StepTime,
     predict,
     product_seconds,
 )
@@ -263,8 +264,30 @@ def _together(profile: Profile, found: Measurements) -> Profile:
     if counts and inside:
         shared[COMMUNICATION] = {1: 1.0} | {n: _off_link(inside, fast, n) for n in counts}
     profile = replace(profile, shared=shared)
-    apart = [step for step in found.steps if step.spec.topology.num_nodes > 1]
-    return replace(profile, apart=statistics.median(_computing(profile, step) for step in apart)) if apart else profile
+    return _apart(profile, [step for step in found.steps if step.spec.topology.num_nodes > 1])
+
+
+def _apart(profile: Profile, steps: Sequence[MeasuredStep]) -> Profile:
+    """How much longer processes of their own compute, and how fast the links between them are in whole steps, where
+    they are not used in turns as one collective after the other is."""
+    rows: list[list[float]] = []
+    for step in steps:
+        if time := predict(step.spec, OWN, profile):
+            links = _links(time)
+            rows.append([(time.step_seconds - links) / step.seconds, links / step.seconds])
+    goals = [1.0] * len(rows)
+    for prior in ([BELIEVED, 0.0], [0.0, LITTLE]):
+        rows.append(prior)
+        goals.append(max(prior))
+    computing, passing = (max(factor, 1 / MOST_FACTOR) for factor in _least_squares(rows, goals))
+    slow = replace(profile.slow, bytes_per_second=profile.slow.bytes_per_second / passing,
+                   latency_seconds=profile.slow.latency_seconds * passing)  # fmt: skip
+    return replace(profile, apart=computing, slow=slow)
+
+
+def _links(time: StepTime) -> float:
+    """Seconds of a step's collectives."""
+    return sum(seconds for name, seconds in time.seconds.items() if name.startswith(COMMUNICATION))
 
 
 def _slowdowns(profile: Profile, found: Measurements, devices: int, steps: Sequence[MeasuredStep]) -> dict[str, float]:
@@ -281,7 +304,7 @@ def _slowdowns(profile: Profile, found: Measurements, devices: int, steps: Seque
         if time is None:
             continue
         waits = 1 + work_of(step.spec, OWN).waits
-        links = sum(seconds for name, seconds in time.seconds.items() if name.startswith(COMMUNICATION))
+        links = _links(time)
         seconds = {name: time.seconds.get(name, 0.0) * (waits if name in (MATRIX, ATTENTION, MOVED) else 1.0)
                    for name in names}  # fmt: skip
         left = max(step.seconds - links, 0.2 * step.seconds)
@@ -314,15 +337,6 @@ def _measured_together(found: Measurements, devices: int) -> dict[str, float]:
             LAUNCHES: moved}  # fmt: skip
 
 
-def _computing(profile: Profile, step: MeasuredStep) -> float:
-    """A measured step without its collectives, over the predicted one."""
-    time = predict(step.spec, OWN, profile)
-    if time is None:
-        return 1.0
-    links = sum(seconds for name, seconds in time.seconds.items() if name.startswith(COMMUNICATION))
-    return max(step.seconds - links, 0.2 * step.seconds) / (time.step_seconds - links)
-
-
 def _passing(each: MeasuredCollective, link: Link) -> float:
     """Seconds of a collective round a ring."""
     twice = 2 if each.kind == "all-reduce" else 1
@@ -337,11 +351,12 @@ def _off_link(collectives: Sequence[MeasuredCollective], link: Link, devices: in
 
 
 def _link(collectives: Sequence[MeasuredCollective]) -> Link:
-    """Bandwidth and latency a hop that explain the collectives best."""
+    """Bandwidth and latency a hop that explain the collectives best; least deviations, for a few of some sizes wait
+    for timers of TCP, a hundred times as long as others."""
 
     def off(x: Sequence[float]) -> float:
         link = Link(bytes_per_second=x[0], latency_seconds=x[1])
-        return sum(math.log(_passing(each, link) / each.seconds) ** 2 for each in collectives)
+        return sum(abs(math.log(_passing(each, link) / each.seconds)) for each in collectives)
 
     start = [max(each.total_bytes / each.seconds for each in collectives), 1e-5]
     found = _search(off, start, [math.inf, math.inf])

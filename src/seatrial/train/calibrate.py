@@ -68,7 +68,7 @@ class Small:
     kv_share: int = 1
     head_dim: int = 64
     quantization: str | None = None
-    scan: bool = False
+    scan: bool = True
 
     def spec(self, processes: int = 1, **mesh: int) -> RunSpec:
         """On a mesh, as many sequences on each replica; of several processes, between them."""
@@ -101,13 +101,13 @@ CPU_STEPS = (
     Small(4, 192, 512, 2048, 512, 4, dtype="float32", kv_share=3),
 )
 # Such that a GPU is busy, and that products, attention, loops over memory and the optimizer weigh differently.
-GPU_STEP = Small(2, 4096, 14_336, 32_768, 4096, 2, kv_share=4, head_dim=128)
+GPU_STEP = Small(2, 4096, 14_336, 32_768, 4096, 2, kv_share=4, head_dim=128, scan=False)
 GPU_STEPS = (
     GPU_STEP,
     dataclasses.replace(GPU_STEP, quantization=FP8),
-    Small(4, 2048, 5632, 32_768, 4096, 4, remat="full", scan=True),
-    Small(2, 1024, 2816, 131_072, 2048, 2, head_dim=128),
-    Small(2, 2048, 2048, 4096, 16_384, 1, head_dim=128),
+    Small(4, 2048, 5632, 32_768, 4096, 4, remat="full"),
+    Small(2, 1024, 2816, 131_072, 2048, 2, head_dim=128, scan=False),
+    Small(2, 2048, 2048, 4096, 16_384, 1, head_dim=128, scan=False),
 )
 TOGETHER, TOGETHER_32 = Small(2, 256, 704, 4096, 256, 2), Small(2, 384, 1024, 8192, 256, 1, dtype="float32")
 # Of so many virtual devices: a model, and the axes of the mesh that halve.
