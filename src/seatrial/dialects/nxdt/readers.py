@@ -65,9 +65,7 @@ def count_or_all(value: Any) -> int | None:
 steps = takes("a whole number from 1 on")(lambda value: count_or_all(value))  # -1 is an error of its own
 
 
-@takes("a whole number from 1 on, or -1 for that of model_config")
-def size_of_model(value: Any) -> int | None:
-    return count_or_all(value)
+size_of_model = takes("a whole number from 1 on, or -1 for that of model_config")(lambda value: count_or_all(value))
 
 
 @takes("a number above 0, or -1 for that of model_config")

@@ -109,9 +109,14 @@ def takes(what: str) -> Callable[[Read], Read]:
     return register
 
 
+def taken(read: Reader) -> str:
+    """What a reader takes; those without a word of their own name the values in the error."""
+    return _TAKES.get(read, "one of the values named here")
+
+
 def advice(read: Reader) -> str:
-    """What to give instead of a value that a reader refused; those without a word of their own say it in the error."""
-    return f"give {_TAKES[read]}" if read in _TAKES else "give one of the values named here"
+    """What to do about a value that a reader refused."""
+    return f"give {taken(read)}"
 
 
 def optional(read: Reader, is_null: Callable[[Any], bool] = lambda value: value is None) -> Reader:
