@@ -15,6 +15,7 @@ from seatrial.dialects import maxtext, placeholders
 from seatrial.dialects.cvs_2026.build import device, finish, targets
 from seatrial.dialects.cvs_2026.file import File, check_keys, choose, gather, number_of_nodes, overrides_for
 from seatrial.dialects.cvs_2026.keys import JAX as KEYS
+from seatrial.dialects.maxtext.environment import PLACED
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.errors import InputError
@@ -27,14 +28,11 @@ NAME = "cvs-2026"
 __all__ = ["KEYS", "NAME", "read"]
 
 _INSTEAD = "give the command that it starts (`seatrial check train.sh`), or a native configuration"
-_VARIABLES = {
-    "training.nccl.ib_hca": "NCCL_IB_HCA",
-    "training.nccl.socket_ifname": "NCCL_SOCKET_IFNAME",
-    "training.nccl.gloo_socket_ifname": "GLOO_SOCKET_IFNAME",
-    "training.jax_distributed.coordinator_ip": "JAX_COORDINATOR_IP",
-    "training.jax_distributed.coordinator_port": "JAX_COORDINATOR_PORT",
-    "training.jax_distributed.initialization_timeout_seconds": "JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS",
-    "training.jax_distributed.heartbeat_timeout_seconds": "JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS",
+_PLACED = {path: variable for variable, (path, _) in PLACED.items()}
+_VARIABLES = {  # keys of the file → what MaxText's processes are given of them
+    name: _PLACED.get(key.to, key.to.removeprefix("execution.environment."))
+    for name, key in KEYS.items()
+    if key.to and name.startswith(("training.nccl.", "training.jax_distributed."))
 }
 _WORDS = {"training.steps": "steps", "training.enable_checkpointing": "enable_checkpointing",
           "training.tokenizer.tokenizer_path": "tokenizer_path"}  # fmt: skip
@@ -106,7 +104,7 @@ def _sweep(file: File) -> tuple[str | None, dict[str, Entry]]:
 
 
 def _sweeps(file: File, node: Node) -> Iterator[tuple[str, Node]]:
-    for item in node.value if isinstance(node.value, list) else ():
+    for item in node.items:
         check_keys(file, item, "training.sweeps", _OF_A_SWEEP, "a sweep")
         name = item.members.get("name")
         if name is not None and isinstance(name.value, str):

@@ -26,9 +26,14 @@ _NNODES, _NPROC = f"{TORCHRUN}nnodes", f"{TORCHRUN}nproc_per_node"
 _OPTIONS = tuple(f"--{name}" for name in LAUNCHER)
 
 
+def program(word: Node) -> str:
+    """The name of the program that a word is."""
+    return str(word.value).rpartition("/")[2]
+
+
 def take_launcher(found: Settings, words: Sequence[Node], document: Document) -> None:
     """Takes what the words before the program say of nodes and processes."""
-    names = [_program(word) for word in words]
+    names = [program(word) for word in words]
     place = next((i for i, name in enumerate(names) if name in (*_TORCHRUN, *_DEEPSPEED)), None)
     if place is not None and names[place] in _DEEPSPEED:
         _take_deepspeed(found, words[place], words[place + 1 :], document)
@@ -64,10 +69,6 @@ def take_world(found: Settings, stated: Mapping[str, Entry]) -> None:
     if world > of_node and not each:
         why = f"nothing says on how many nodes these {world} processes are; {of_node} on each are assumed"
         found.problems.append(entry.problem("info", "assumed", why, "give nnodes=… and nproc_per_node=…"))
-
-
-def _program(word: Node) -> str:
-    return str(word.value).rpartition("/")[2]
 
 
 def _unstated(why: str) -> str:
@@ -194,19 +195,19 @@ def _take_mpirun(found: Settings, words: Sequence[Node], document: Document) -> 
 
     Where it does not say that, its hostfile may, whose hosts it fills one after the other; else all are on one.
     """
-    start = next((i for i, word in enumerate(words) if _program(word) in _MPIRUN), None)
+    start = next((i for i, word in enumerate(words) if program(word) in _MPIRUN), None)
     if start is None:
         return
     pairs = list(zip(words[start + 1 :], words[start + 2 :], strict=False))
 
-    def last(names: tuple[str, ...]) -> Node | None:
+    def first(names: tuple[str, ...]) -> Node | None:
         return next((value for name, value in pairs if name.value in names), None)
 
     def number(names: tuple[str, ...]) -> Node | None:
-        node = last(names)
+        node = first(names)
         return node if node is not None and str(node.value).isdecimal() else None
 
-    total, each, file = number(_ALL_PROCESSES), number(_OF_A_NODE), last(_HOSTFILE)
+    total, each, file = number(_ALL_PROCESSES), number(_OF_A_NODE), first(_HOSTFILE)
     if total is None:
         return
     processes, of_a_node = int(str(total.value)), int(str((each or total).value))
