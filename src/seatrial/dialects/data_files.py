@@ -27,7 +27,7 @@ def has_data(spec: RunSpec) -> bool:
 
 
 def _missing(spec: RunSpec, action: Action) -> Iterator[Missing]:
-    """The paths; and of all data that the action needs, the folder that a pipeline names, and the tokenizer."""
+    """The paths that name no file; where the action needs all data, also its folder and its tokenizer."""
     data, needs_all = spec.data, NEEDS[action].data
     if data.kind == "text" or (data.kind != "synthetic" and needs_all):
         is_there, fix = _LOOK.get(data.kind, (names_a_file_or_folder, "correct the path or glob"))

@@ -23,8 +23,8 @@ MODULES = {
 }  # fmt: skip
 
 natural_or_all = in_range(Range(low=0, also=-1), whole)
-share_above_zero = in_range(Range(low=0, high=1, above=True), decimal)
-probability = in_range(Range(low=0, high=1, below=True), decimal)
+share_above_zero = in_range(coerce.MORE_THAN_NONE, decimal)
+probability = in_range(coerce.LESS_THAN_ALL, decimal)
 seed = in_range(Range(low=1, high=2**31 - 1), whole)
 
 

@@ -83,15 +83,15 @@ def to(
     """A key whose value goes to the spec. `only`: the runs in which it is written, by default as its path has it."""
     written = attrgetter(path) if write is PATH or (only and not write) else write
     if only and written:
-        written = _where(only, written)
+        written = _in_some_runs(written, only)
     return Key(
         read=read, to=path, meaning=meaning, required=required, default=default, write=written, as_is=as_is,
         otherwise=otherwise,
     )  # fmt: skip
 
 
-def _where(holds: FromSpec, write: FromSpec) -> FromSpec:
-    return lambda spec: write(spec) if holds(spec) else OMIT
+def _in_some_runs(write: FromSpec, only: FromSpec) -> FromSpec:
+    return lambda spec: write(spec) if only(spec) else OMIT
 
 
 # A key whose value, once read, is the one at a path of the spec; `write` is for one that is written otherwise.
