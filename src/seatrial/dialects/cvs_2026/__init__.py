@@ -17,7 +17,7 @@ from seatrial.dialects.cvs_2026.file import File, check_keys, choose, gather, nu
 from seatrial.dialects.cvs_2026.keys import JAX as KEYS
 from seatrial.dialects.maxtext.environment import PLACED
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.entries import Entry, Request, below
 from seatrial.errors import InputError
 from seatrial.source import Document, Node
 from seatrial.spec import Resolved
@@ -77,7 +77,7 @@ def _maxtext_config(file: File, changes: dict[str, Entry]) -> dict[str, Entry]:
     """MaxText's keys: what the file says in its own words, in MaxText's, in the sweep and on the command line."""
     said = {key: file.entries[path] for path, key in _WORDS.items() if path in file.entries}
     said = {key: entry for key, entry in said.items() if entry.value != ""}
-    said |= file.below("training.maxtext_config")
+    said |= below("training.maxtext_config", file.entries)
     said |= {key: entry for key, entry in changes.items() if key not in said or not said[key].is_override}
     said |= file.changes
     said.pop("base_config", None)
@@ -127,7 +127,7 @@ def _nodes(file: File, sweep: str | None) -> int:
 
 def _environment(file: File) -> dict[str, Node]:
     """The variables of a process, XLA's flags among them."""
-    entries = {name: entry for name, entry in file.below("training.env_vars").items() if name != "NNODES"}
+    entries = {name: entry for name, entry in below("training.env_vars", file.entries).items() if name != "NNODES"}
     entries |= {
         name: entry for path, name in _VARIABLES.items()
         if (entry := file.entries.get(path)) and entry.text not in ("auto", "")
@@ -137,7 +137,7 @@ def _environment(file: File) -> dict[str, Node]:
         for name, e in entries.items()
         if not isinstance(e.value, (list, dict)) and e.value is not None
     }
-    flags = file.below("training.xla_flags")
+    flags = below("training.xla_flags", file.entries)
     if flags:
         text = as_text({name: unquoted(coerce.text(entry.value)) for name, entry in flags.items()})
         environment["XLA_FLAGS"] = Node(value=text, text=text, mark=next(iter(flags.values())).mark or file.start)

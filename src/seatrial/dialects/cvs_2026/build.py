@@ -10,6 +10,7 @@ from seatrial.dialects.cvs.thresholds import Targets, read_targets
 from seatrial.dialects.cvs_2026.file import File
 from seatrial.dialects.cvs_2026.keys import MOVED
 from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import below
 from seatrial.dialects.typed import as_name
 from seatrial.estimate import hardware
 from seatrial.spec import Container, Resolved, gather_part
@@ -51,7 +52,7 @@ def _container(file: File) -> Container | None:
         return None
     arguments = "container.runtime.args"
     volumes = (volume.partition(":") for volume in file.get(f"{arguments}.volumes") or ())
-    variables = {**file.below(f"{arguments}.env"), **file.below("container.env")}
+    variables = {**below(f"{arguments}.env", file.entries), **below("container.env", file.entries)}
     moved = {path.rpartition(".")[2] for path in MOVED if path.startswith("container.env.")}
     return gather_part(
         Container, "container", file.placed(), volumes=tuple((here, there or here) for here, _, there in volumes),

@@ -11,7 +11,7 @@ from typing import Any, cast
 from seatrial.dialects import placeholders
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
-from seatrial.dialects.table.entries import NO_CHANGE, Entry, Request, below
+from seatrial.dialects.table.entries import NO_CHANGE, Entry, Request
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import Override, resolve
 from seatrial.dialects.table.suggestions import did_you_mean
@@ -44,10 +44,6 @@ class File(table_settings.Settings):
     def start(self) -> Mark:
         """The beginning of the file, for what stands nowhere in it."""
         return Mark(file=self.file, line=1, column=1)
-
-    def below(self, prefix: str) -> dict[str, Entry]:
-        """The entries of a mapping whose keys are the user's own."""
-        return below(prefix, self.entries)
 
     def unknown(self, name: str, entry: Entry) -> Problem:
         """What to say of a key without a row."""

@@ -7,7 +7,7 @@ torchrun's `nnodes` and `nproc_per_node`. Where none says it, `Settings.unstated
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from seatrial.dialects.jobs import EACH, NODES
@@ -117,14 +117,7 @@ _OF_RUNNER = {  # its options that matter here
 
 def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], document: Document) -> None:
     """The machines that DeepSpeed's runner takes: those of its hostfile, or this node where there is none."""
-    given: dict[str, Entry] = {}
-    for option, values in groups(words):
-        written, equals, value = str(option.value).partition("=") if option else ("", "", "")
-        node = option if equals or not values else values[0]
-        if written in _OF_RUNNER and node is not None:
-            said = value if equals else str(node.value)
-            entry = Entry(key=written, value=said, text=said, mark=node.mark, key_mark=node.mark)
-            given[_OF_RUNNER[written]] = entry
+    given = dict(_options_of_runner(words))
     for name in ("master_addr", "master_port"):
         if name in given:
             found.take(f"{TORCHRUN}{name}", given[name])
@@ -154,6 +147,16 @@ def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], docume
         found.problems.append((file or itself).problem("error", "uneven-nodes", why, fix))
         return
     _take_machines(found, file or itself, len(sizes), next(iter(sizes.values())))
+
+
+def _options_of_runner(words: Sequence[Node]) -> Iterator[tuple[str, Entry]]:
+    """Those that matter here, by what they say."""
+    for option, values in groups(words):
+        written, equals, value = str(option.value).partition("=") if option else ("", "", "")
+        node = option if equals or not values else values[0]
+        if written in _OF_RUNNER and node is not None:
+            said = value if equals else str(node.value)
+            yield _OF_RUNNER[written], Entry(key=written, value=said, text=said, mark=node.mark, key_mark=node.mark)
 
 
 def _selection(given: Mapping[str, Entry]) -> hostfiles.Selection:

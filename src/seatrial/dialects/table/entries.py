@@ -14,7 +14,7 @@ from seatrial.spec import Action, Origin
 
 NO_CHANGE = "no change is needed"  # the fix of a note
 
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 
 def is_within(path: str, whole: str) -> bool:
@@ -22,7 +22,7 @@ def is_within(path: str, whole: str) -> bool:
     return f"{path}.".startswith(f"{whole}.")
 
 
-def below(whole: str, values: Mapping[str, Value]) -> dict[str, Value]:
+def below(whole: str, values: Mapping[str, _Value]) -> dict[str, _Value]:
     """What stands below a path, by the rest of its own path."""
     start = f"{whole}."
     return {path.removeprefix(start): value for path, value in values.items() if path.startswith(start)}
