@@ -60,8 +60,7 @@ def evaluations_have_data(finder: Finder) -> Iterator[Problem]:
     """Evaluations have validation data."""
     evaluation, data = finder.spec.evaluation, finder.spec.data
     path = "evaluation.interval_steps" if evaluation.interval_steps else "evaluation.interval_fraction"
-    asked = evaluation.interval_steps or evaluation.interval_fraction
-    if asked and data.kind in FROM_FILES and not has_validation(data):
+    if evaluation.is_on and data.kind in FROM_FILES and not has_validation(data):
         why = "an evaluation needs validation data, and there is none: neither files nor a share of the data"
         fix = "give validation data, or no interval"
         yield finder.at(path, "error" if finder.needs.trainer else "warning", "missing-data", why, fix)

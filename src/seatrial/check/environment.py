@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 from seatrial import xla_flags
 from seatrial.check.finder import Finder
@@ -11,7 +11,7 @@ from seatrial.errors import Problem
 from seatrial.spec import RunSpec
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_REPEATED = {
+_REPEATED = {  # variable → the spec path of the setting that it repeats
     "NNODES": "topology.num_nodes",
     "JAX_COORDINATOR_IP": "distributed.coordinator_host",
     "JAX_COORDINATOR_PORT": "distributed.coordinator_port",
@@ -26,21 +26,14 @@ def exported(spec: RunSpec, part: str = "") -> Mapping[str, str]:
 
 def repeated_variables(finder: Finder) -> Iterator[Problem]:
     """Variables that repeat a setting agree with it: every process is given the setting."""
-    spec = finder.spec
-    settings = {
-        "NNODES": spec.topology.num_nodes,
-        "JAX_COORDINATOR_IP": spec.distributed.coordinator_host,
-        "JAX_COORDINATOR_PORT": spec.distributed.coordinator_port,
-    }
     for part in ("container", "execution"):
-        environment, path = exported(spec, part), f"{part}.environment"
-        for name, setting in settings.items():
-            if name in environment and setting is not None and environment[name] != str(setting):
-                decides = _REPEATED[name]
+        for name, path in _REPEATED.items():
+            said, setting = exported(finder.spec, part).get(name), attrgetter(path)(finder.spec)
+            if None not in (said, setting) and said != str(setting):
                 yield finder.at(
-                    f"{path}.{name}", "warning", "environment-contradicts-config",
-                    f"it says {environment[name]}, but {finder.key(decides)} is {setting}{finder.note(decides)}, "
-                    "which is what the processes are given",
+                    f"{part}.environment.{name}", "warning", "environment-contradicts-config",
+                    f"it says {said}, but {finder.key(path)} is {setting}{finder.note(path)}, which is what the "
+                    "processes are given",
                     f"make it say {setting}, or remove it",
                 )  # fmt: skip
 
@@ -48,9 +41,8 @@ def repeated_variables(finder: Finder) -> Iterator[Problem]:
 def variable_names(finder: Finder) -> Iterator[Problem]:
     """Exported variables have names that a shell accepts."""
     for part in ("execution", "container"):
-        variables = exported(finder.spec, part)
-        for name in variables:
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        for name in exported(finder.spec, part):
+            if not (name.isascii() and name.isidentifier()):
                 why = f"{name!r} is not a valid name of an environment variable"
                 fix = "use letters, digits and _ only, and do not begin with a digit"
                 yield finder.at(f"{part}.environment.{name}", "error", "bad-variable-name", why, fix)

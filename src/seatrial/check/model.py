@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
 from seatrial.spec import ModelSpec
-from seatrial.spec.presets import MODELS, same_architecture
+from seatrial.spec.presets import MODELS, of_dimensions, same_architecture
 
 ROTARY = ("rope_theta", "rope_scaling")
 _NOT_SHAPE = ("name", "vocab_multiple")
@@ -50,7 +50,8 @@ def architecture(finder: Finder) -> Iterator[Problem]:
 def rotary_base(finder: Finder) -> Iterator[Problem]:
     """Rotary positions turn as fast as those that the model's weights were trained with."""
     model = finder.spec.model
-    owners = [MODELS[model.name]] if model.name in MODELS else [p for p in MODELS.values() if _alike(p, model)]
+    alike = [MODELS[name] for name in of_dimensions(model) if _alike(MODELS[name], model)]
+    owners = [MODELS[model.name]] if model.name in MODELS else alike
     if not owners or model.positions != "rope" or any(_rotary(owner) == _rotary(model) for owner in owners):
         return
     owner = owners[0]
@@ -74,10 +75,9 @@ def _rotary(model: ModelSpec) -> tuple[Any, ...]:
 
 
 def _alike(preset: ModelSpec, model: ModelSpec) -> bool:
-    """True if a model is a preset in all but its name, its positions and the padding of its vocabulary."""
+    """True if a model of a preset's dimensions differs only in its name, positions and padding of the vocabulary."""
     near = 0 <= model.vocab_size - preset.vocab_size <= 0.02 * preset.vocab_size
-    shape = ("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "tied_embeddings")
-    return near and all(getattr(preset, field) == getattr(model, field) for field in shape)
+    return near and preset.tied_embeddings == model.tied_embeddings
 
 
 def heads(finder: Finder) -> Iterator[Problem]:

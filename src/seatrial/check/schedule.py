@@ -117,16 +117,10 @@ def intervals_are_reached(finder: Finder) -> Iterator[Problem]:
             why = f"{what}: the run ends after {spec.steps} steps, before {interval}"
             yield finder.at(path, "warning", "never-reached", why, f"give {spec.steps} or fewer, or train for longer")
     best = spec.checkpoint.keep_best
-    measured = spec.evaluation.interval_steps or spec.evaluation.interval_fraction
-    if spec.checkpoint.enabled and best and best.startswith("val") and not measured:
+    if spec.checkpoint.enabled and best and best.startswith("val") and not spec.evaluation.is_on:
         why = f"checkpoints are kept by {best}, which is never measured: no interval of evaluation is given"
-        yield finder.at(
-            "checkpoint.keep_best",
-            "warning",
-            "never-reached",
-            why,
-            "give an interval of evaluation, or keep the newest",
-        )
+        fix = "give an interval of evaluation, or keep the newest"
+        yield finder.at("checkpoint.keep_best", "warning", "never-reached", why, fix)
 
 
 def something_to_resume(finder: Finder) -> Iterator[Problem]:

@@ -37,24 +37,18 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
        "constant") for name in _SCALING[1:]),
     ("parallelism.zero1", lambda s: s.mesh["data"] > 1, "ZeRO-1 splits over the data axis, which has one device"),
     ("execution.remat_modules", lambda s: s.execution.remat == "selective", "only selective recomputation reads it"),
-    ("execution.remat_kept", lambda s: s.execution.remat == "custom", "only custom recomputation reads it"),
-    ("execution.remat_offloaded", lambda s: s.execution.remat == "custom", "only custom recomputation reads it"),
+    *((f"execution.{name}", lambda s: s.execution.remat == "custom", "only custom recomputation reads it")
+      for name in ("remat_kept", "remat_offloaded")),
     ("optimizer.momentum", lambda s: s.optimizer.algorithm in ("sgd", "rmsprop"), "only sgd and rmsprop have one"),
-    ("optimizer.decay_factor", lambda s: s.optimizer.schedule == "step", "only the schedule step has one"),
-    ("optimizer.decay_interval_steps", lambda s: s.optimizer.schedule == "step", "only the schedule step has one"),
-    ("checkpoint.interval_steps", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
-    ("checkpoint.interval_minutes", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
-    ("checkpoint.keep_best", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
+    *((f"optimizer.{name}", lambda s: s.optimizer.schedule == "step", "only the schedule step has one")
+      for name in ("decay_factor", "decay_interval_steps")),
+    *((f"checkpoint.{name}", lambda s: s.checkpoint.enabled, "no checkpoint is saved")
+      for name in ("interval_steps", "interval_minutes", "keep_best")),
     ("checkpoint.resume_required", lambda s: s.checkpoint.resume, "nothing is resumed"),
     ("checkpoint.weights_only", lambda s: s.checkpoint.resume_from, "no checkpoint is given to begin with"),
-    ("evaluation.batches", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction
-     or s.evaluation.initial_batches, "nothing is evaluated"),
-    ("evaluation.every_epochs", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,
-     "nothing is evaluated"),
-    ("evaluation.target_loss", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,
-     "nothing is evaluated"),
-    ("evaluation.patience", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,
-     "nothing is evaluated"),
+    ("evaluation.batches", lambda s: s.evaluation.is_on or s.evaluation.initial_batches, "nothing is evaluated"),
+    *((f"evaluation.{name}", lambda s: s.evaluation.is_on, "nothing is evaluated")
+      for name in ("every_epochs", "target_loss", "patience")),
     ("objective.beta", lambda s: s.objective.kind in ("dpo", "orpo"), "only dpo and orpo have one"),
     ("data.packing", lambda s: s.data.kind != "synthetic", "synthetic data has no examples to pack"),
     ("data.add_bos", lambda s: s.data.kind in _TOKENISED, "only text that is tokenised here begins with a token"),

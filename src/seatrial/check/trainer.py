@@ -67,22 +67,21 @@ def _of_data(spec: RunSpec) -> Iterator[Refusal]:
     """What it cannot learn from, or measure."""
     data, evaluation, kind = spec.data, spec.evaluation, spec.objective.kind
     interval = "evaluation.interval_steps" if evaluation.interval_steps else "evaluation.interval_fraction"
-    asked = evaluation.interval_steps or evaluation.interval_fraction
     if data.kind == "synthetic":
         endless = "random data has no end"
         if spec.epochs is not None:
             yield "epochs", f"{endless}, and so no epochs", "give the number of steps alone"
         if evaluation.interval_fraction:
             yield interval, f"{endless}, and so no epochs", "give evaluation.interval_steps"
-        elif asked and evaluation.every_epochs:
+        elif evaluation.is_on and evaluation.every_epochs:
             yield "evaluation.every_epochs", f"{endless}, and so no epochs", "give evaluation.interval_steps alone"
-        elif asked and (evaluation.batches is None or evaluation.initial_batches < 0):
+        elif evaluation.is_on and (evaluation.batches is None or evaluation.initial_batches < 0):
             yield "evaluation.batches", f"{endless}, so that all of it cannot be evaluated", "give a number of batches"
     elif data.kind not in FROM_FILES:
         if kind != "pretraining":
             why = f"{kind} learns from prompts and answers, which it reads from records alone"
             yield "data.kind", why, "write them as JSON lines, and give those as records"
-        if asked and not has_validation(data):
+        if evaluation.is_on and not has_validation(data):
             yield interval, f"of {data.kind} data it evaluates what files of their own hold", "give validation files"
 
 

@@ -16,6 +16,7 @@ from seatrial.dialects.table import overrides, suggestions
 from seatrial.dialects.table.coerce import shown
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.overrides import Override
 from seatrial.dialects.table.written import Written
 from seatrial.errors import InputError, Problem
 from seatrial.source import Document, Node
@@ -171,33 +172,31 @@ def load(
     try:
         document, arguments = hydra.followed(*_document(path, arguments))
         hidden |= hiding.secrets(document, arguments)
-        resolved = _load(path, document, arguments, action=action, model=model, gpu=gpu, engine=engine)
+        given = overrides.parse(arguments)
+        dialect = _dialect_of(document.root, path)
+        flags = [Override(key=key, text=text) for key, text in (("model", model), (dialect.gpu_key, gpu)) if text]
+        user, home = _person()
+        resolved = dialect.load().read(
+            Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home, engine=engine)
+        )
     except InputError as error:
-        raise hiding.refused(error, hidden) from None
-    return replace(resolved, problems=hiding.without(resolved.problems, hidden))
+        raise InputError(hiding.without(error.problems, hidden)) from None
+    missing = data_files.missing(resolved, action) if NEEDS[action].text else ()
+    return replace(resolved, problems=hiding.without((*resolved.problems, *missing), hidden))
 
 
-def _load(
-    path: Path, document: Document, arguments: Sequence[str], *, action: Action, model: str | None, gpu: str | None,
-    engine: str,
-) -> Resolved:  # fmt: skip
-    given = overrides.parse(arguments)
-    dialect = next((dialect for dialect in DIALECTS if dialect.recognise(document.root)), None)
+def _dialect_of(root: Node, path: Path) -> Dialect:
+    """The first dialect that recognises a file. Raises InputError where none does."""
+    dialect = next((dialect for dialect in DIALECTS if dialect.recognise(root)), None)
     if dialect is None:
         from seatrial.dialects import clusters  # late: only where nothing else is known
 
-        if clusters.is_cluster(document.root):
+        if clusters.is_cluster(root):
             why = "this is a cluster file: it describes hosts, not a training run"
             fix = "name a training configuration; `seatrial check` takes this file by itself"
             raise InputError.single("cluster-file", str(path), why, fix)
-        raise InputError.single(*_unknown(document.root, path))
-    flags = [overrides.Override(key=key, text=text) for key, text in (("model", model), (dialect.gpu_key, gpu)) if text]
-    user, home = _person()
-    request = Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home, engine=engine)
-    resolved = dialect.load().read(request)
-    if not NEEDS[action].text:
-        return resolved
-    return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved, action)))
+        raise InputError.single(*_unknown(root, path))
+    return dialect
 
 
 def configuration_title(path: Path) -> str | None:

@@ -18,7 +18,7 @@ from seatrial.cluster import MAX_HOSTS, Cluster, Host, Transport, host_words, ho
 from seatrial.dialects import placeholders
 from seatrial.dialects.table import coerce, keys
 from seatrial.dialects.table.coerce import anything
-from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.entries import NO_CHANGE, Entry
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.settings import Settings
 from seatrial.errors import Problem
@@ -216,10 +216,8 @@ class _File(_Keys):
     def lacks(self, path: str, example: str, parent: Node, there: Node | None = None) -> None:
         """Adds that there are no hosts, or no name of one."""
         why = "there are no hosts in it" if there is not None else "nothing says which machines there are"
-        self.problems.append(
-            Problem(severity="error", code="missing-key", path=path, why=why, fix=f"write {example}",
-                    mark=(there or parent).mark)
-        )  # fmt: skip
+        entry = Entry.of(path, there or parent)
+        self.problems.append(entry.problem("error", "missing-key", why, f"write {example}"))
 
 
 # --- CVS --------------------------------------------------------------------------------------------------------------
@@ -247,7 +245,7 @@ def _cvs(file: _File, root: Node) -> Cluster:
             why = f"{key.why}; passwords in a file are read by everybody who can read the file"
             file.add(name, "warning", "secret-in-file", why, "remove it")
         elif file.values[name] not in ({}, ""):
-            file.add(name, "info", "no-effect", f"it has no effect: {key.why}", "no change is needed")
+            file.add(name, "info", "no-effect", f"it has no effect: {key.why}", NO_CHANGE)
     return Cluster(hosts=hosts, transport="ssh", user=file.get("username"), key_file=file.get("priv_key_file"))
 
 

@@ -213,9 +213,7 @@ _JOBS = ("srun", "sbatch", "salloc")
 
 def around(words: Sequence[Node]) -> Around:
     """The container that a command's words put it in."""
-    reading = _Reading(words)
-    reading.all()
-    return reading.around()
+    return _Reading(words).around()
 
 
 class _Reading:
@@ -230,6 +228,8 @@ class _Reading:
         self._behind = 0
 
     def around(self) -> Around:
+        """Takes all words, and returns what they say."""
+        self._take_all()
         values = {f"container.{name}": tuple(v) if name in _LISTS else v for name, v in self._values.items()}
         container = gather_part(Container, "container", values) if "image" in self._values else None
         return Around(
@@ -237,7 +237,7 @@ class _Reading:
             behind=self._behind,
         )  # fmt: skip
 
-    def all(self) -> None:
+    def _take_all(self) -> None:
         is_job, place = False, 0
         while place < len(self._texts):
             text = self._texts[place]

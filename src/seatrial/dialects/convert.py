@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from seatrial.check import lint
 from seatrial.command import MASK, is_secret
+from seatrial.dialects import DIALECTS
 from seatrial.dialects.table import written as table_written
-from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.entries import Request, is_within
 from seatrial.dialects.table.written import Note, Written, changed, shown
 from seatrial.errors import InputError
 from seatrial.source import Document
@@ -27,11 +27,10 @@ SUFFIXES = {".yaml": (".yaml", ".yml"), ".json": (".json",), ".sh": (".sh", ".ba
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A spelling to convert to: the dialect that reads it, the module that writes it, and what that is asked for."""
+    """A spelling to convert to: the dialect that reads and writes it, and what its writer is asked for."""
 
     title: str
     dialect: str
-    module: str
     options: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, spec: RunSpec, kept: Mapping[str, Any] | None = None) -> Written:
@@ -45,24 +44,19 @@ class Target:
         return cast(Resolved, self._load().read(request))
 
     def _load(self) -> Any:
-        return import_module(f"seatrial.dialects.{self.module}")
+        return next(dialect for dialect in DIALECTS if dialect.name == self.dialect).load()
 
 
 TARGETS: dict[str, Target] = {
-    "native": Target(title="Seatrial's own configuration (YAML)", dialect="native", module="native"),
-    "cvs": Target(title="a CVS configuration for JAX (JSON)", dialect="cvs-jax", module="cvs.jax"),
-    "cvs-megatron": Target(
-        title="a CVS configuration for Megatron-LM (JSON)", dialect="cvs-megatron", module="cvs.megatron"
-    ),
-    "maxtext": Target(title="a MaxText command", dialect="maxtext", module="maxtext"),
-    "megatron": Target(title="a Megatron-LM command (pretrain_gpt.py)", dialect="megatron", module="megatron"),
+    "native": Target(title="Seatrial's own configuration (YAML)", dialect="native"),
+    "cvs": Target(title="a CVS configuration for JAX (JSON)", dialect="cvs-jax"),
+    "cvs-megatron": Target(title="a CVS configuration for Megatron-LM (JSON)", dialect="cvs-megatron"),
+    "maxtext": Target(title="a MaxText command", dialect="maxtext"),
+    "megatron": Target(title="a Megatron-LM command (pretrain_gpt.py)", dialect="megatron"),
     "megatron-env": Target(
-        title="the environment of train_llama3.sh",
-        dialect="megatron",
-        module="megatron",
-        options={"style": "environment"},
+        title="the environment of train_llama3.sh", dialect="megatron", options={"style": "environment"}
     ),
-    "nxdt": Target(title="an NxDT configuration (YAML)", dialect="nxdt", module="nxdt"),
+    "nxdt": Target(title="an NxDT configuration (YAML)", dialect="nxdt"),
 }
 
 
@@ -95,17 +89,14 @@ def convert(resolved: Resolved, to: str) -> Converted:
 def _without_secrets(spec: RunSpec) -> tuple[RunSpec, list[Note]]:
     """The spec without variables that are secrets by their names, and a note for each."""
     notes: list[Note] = []
-
-    def cleared(path: str, variables: Mapping[str, str]) -> dict[str, str]:
-        why = "a secret is not copied from file to file: export it where the run is started"
-        notes.extend(Note(path=f"{path}.{name}", value=MASK, why=why) for name in variables if is_secret(name))
-        return {name: value for name, value in variables.items() if not is_secret(name)}
-
-    environment = cleared("execution.environment", spec.execution.environment)
-    spec = replace(spec, execution=replace(spec.execution, environment=environment))
-    if spec.container is not None:
-        environment = cleared("container.environment", spec.container.environment)
-        spec = replace(spec, container=replace(spec.container, environment=environment))
+    why = "a secret is not copied from file to file: export it where the run is started"
+    for part in ("execution", "container"):
+        whole = getattr(spec, part)
+        if whole is not None:
+            secrets = [name for name in whole.environment if is_secret(name)]
+            notes += [Note(path=f"{part}.environment.{name}", value=MASK, why=why) for name in secrets]
+            public = {name: value for name, value in whole.environment.items() if name not in secrets}
+            spec = replace(spec, **{part: replace(whole, environment=public)})
     return spec, notes
 
 
@@ -124,7 +115,7 @@ def unsaid(spec: RunSpec, written: Written, to: str) -> Iterator[Note]:
 
 def about(note: str, path: str) -> bool:
     """True if a note's path is that of a leaf, of a part that the leaf is in, or of an item in the leaf."""
-    return note == path or path.startswith(f"{note}.") or note.startswith(f"{path}.")
+    return is_within(path, note) or is_within(note, path)
 
 
 def parse(written: Written) -> Document:

@@ -14,10 +14,7 @@ Missing = tuple[str, str, str]  # spec path, why, how to fix it
 
 def missing(resolved: Resolved, action: Action) -> Iterator[Problem]:
     """An error for everything that is not on this machine, by the rules of the trainer."""
-    spec = resolved.spec
-    if spec is None:
-        return
-    for path, why, fix in (*_paths(spec, action), *_rest(spec, action)):
+    for path, why, fix in _missing(resolved.spec, action) if resolved.spec else ():
         origin = resolved.origin(path)
         yield Problem(
             severity="error", code="no-such-file", path=origin.key or path, why=why, fix=fix, mark=origin.mark
@@ -26,21 +23,18 @@ def missing(resolved: Resolved, action: Action) -> Iterator[Problem]:
 
 def has_data(spec: RunSpec) -> bool:
     """True if all that the trainer would read is on this machine; what is in it, the trainer says."""
-    return not any((*_paths(spec, "run"), *_rest(spec, "run")))
+    return not any(_missing(spec, "run"))
 
 
-def _paths(spec: RunSpec, action: Action) -> Iterator[Missing]:
-    data = spec.data
-    if data.kind == "text" or (data.kind != "synthetic" and NEEDS[action].data):
+def _missing(spec: RunSpec, action: Action) -> Iterator[Missing]:
+    """The paths that name no file; where the action needs all data, also its folder and its tokenizer."""
+    data, needs_all = spec.data, NEEDS[action].data
+    if data.kind == "text" or (data.kind != "synthetic" and needs_all):
         is_there, fix = _LOOK.get(data.kind, (names_a_file_or_folder, "correct the path or glob"))
         for index, pattern in enumerate(data.paths):
             if not is_there(pattern):
                 yield f"data.paths.{index}", f"no file on this machine matches {pattern!r}", fix
-
-
-def _rest(spec: RunSpec, action: Action) -> Iterator[Missing]:
-    data = spec.data
-    if data.kind == "synthetic" or not NEEDS[action].data:
+    if data.kind == "synthetic" or not needs_all:
         return
     if data.kind not in ("text", "megatron", "arrow", "records") and not data.paths:
         named = f"{data.dataset!r} is not a folder on this machine" if data.dataset else "no data are named"

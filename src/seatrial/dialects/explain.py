@@ -11,6 +11,7 @@ from seatrial.command import MASK
 from seatrial.dialects import DIALECTS
 from seatrial.dialects.convert import TARGETS, about, parse
 from seatrial.dialects.fields import FIELDS, Field
+from seatrial.dialects.table.entries import is_within
 from seatrial.dialects.table.keys import Key, spelling
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.dialects.table.written import Written, shown
@@ -109,7 +110,7 @@ def explain(resolved: Resolved, key: str) -> list[Explanation] | list[NoValue]:
     """
     assert resolved.spec is not None
     values = dict(_values(resolved.spec))
-    tables = _tables()
+    tables = {dialect.name: table(dialect.module) for dialect in reversed(DIALECTS)}  # the native one first
     name = key.removeprefix("--")
     paths = _among(values, resolved, name)
     if not paths:
@@ -120,7 +121,7 @@ def explain(resolved: Resolved, key: str) -> list[Explanation] | list[NoValue]:
         if not rows:
             known = dict.fromkeys([*values, *(name for table in tables.values() for name in table)])
             raise InputError.single("unknown-key", key, "nothing has this name", did_you_mean(key, list(known)))
-        paths = [path for path in values if any(path == part or path.startswith(f"{part}.") for part in parts)]
+        paths = [path for path in values if any(is_within(path, part) for part in parts)]
         if not paths:
             why = f"it goes to {', '.join(parts)}, which this run does not have"
             raise InputError.single("no-value", key, why, "give it a value, or ask for another key")
@@ -146,7 +147,7 @@ def _rows(tables: Mapping[str, Mapping[str, Key]], own: str, name: str) -> tuple
 def _among(values: Mapping[str, Any], resolved: Resolved, name: str) -> list[str]:
     """The spec paths that a name means: as the user wrote it, else as the spec has it, else by its end."""
     written = [path for path in values if path in resolved.origins and _ends(resolved.origins[path].key, name)]
-    exactly = [path for path in values if path == name or path.startswith(f"{name}.")]
+    exactly = [path for path in values if is_within(path, name)]
     return written or exactly or [path for path in values if _ends(path, name)]
 
 
@@ -170,11 +171,6 @@ def table(module: str) -> dict[str, Key]:
     return {**loaded.KEYS, **{f"{name}.*": key for name, key in sections.items()}}
 
 
-def _tables() -> dict[str, dict[str, Key]]:
-    """The table of keys of each dialect, the native one first."""
-    return {dialect.name: table(dialect.module) for dialect in reversed(DIALECTS)}
-
-
 def _ends(known: str, name: str) -> bool:
     """True if a name is a key, or the end of its path."""
     plain = known.removeprefix("--").removesuffix(".*")
@@ -187,7 +183,7 @@ def _field(path: str) -> Field | None:
     if whole == "expectations" and name in METRICS:
         metric = METRICS[name]
         return Field(meaning=f"{metric.title} that the run has to reach; {metric.better} is better.", unit=metric.unit)
-    return FIELDS.get(path) or FIELDS.get(path.rpartition(".")[0])
+    return FIELDS.get(path) or FIELDS.get(whole)
 
 
 def _written(resolved: Resolved) -> dict[str, tuple[Written, Resolved]]:

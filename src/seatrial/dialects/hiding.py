@@ -9,8 +9,8 @@ from pathlib import Path
 
 from seatrial.command import MASK, is_secret, masked, secrets_in
 from seatrial.dialects import placeholders
-from seatrial.errors import InputError, Problem
-from seatrial.source import MAX_BYTES, Document, Node, walk
+from seatrial.errors import Problem
+from seatrial.source import MAX_BYTES, Document, walk
 
 MIN_LENGTH = 6  # of a value that is looked for in findings about other keys: what is shorter stands in many words
 _WORD = re.compile(r"-*([\w.-]+)[\"']?\]?[=:](.*)", re.DOTALL)
@@ -20,14 +20,12 @@ _RUN = re.compile(r"\w{3,}")
 def secrets(document: Document, arguments: Sequence[str] = ()) -> frozenset[str]:
     """The values under names of secrets, of a file, of the command in it and of the words behind it."""
     argv = document.root.members.get("argv")
-    words = [str(item.value) for item in argv.value] if argv is not None and isinstance(argv.value, list) else []
-    found = {text for path, node in walk(document.root) if any(map(is_secret, path)) for text in _as_text(node)}
+    words = [str(item.value) for item in argv.items] if argv else []
+    named = (node for path, node in walk(document.root) if any(map(is_secret, path)))
+    scalars = (node for node in named if not isinstance(node.value, (dict, list)))
+    found = {text for node in scalars for text in (node.text, str(node.value))}
     found |= {value for given in (words, arguments) for value in _of_words(given)}
     return frozenset(value for value in found if value and not placeholders.is_unfilled(value))
-
-
-def _as_text(node: Node) -> tuple[str, ...]:
-    return () if isinstance(node.value, (dict, list)) else (node.text, str(node.value))
 
 
 def of_text(path: Path) -> frozenset[str]:
@@ -68,8 +66,3 @@ def _without(problem: Problem, hidden: frozenset[str], whole: re.Pattern[str]) -
 
     path = masked(whole.sub(MASK, problem.path))
     return replace(problem, path=path, why=shown(problem.why), fix=shown(problem.fix))
-
-
-def refused(error: InputError, hidden: frozenset[str]) -> InputError:
-    """The same error, with its findings without these values."""
-    return InputError(without(error.problems, hidden))

@@ -32,7 +32,7 @@ def followed(document: Document, arguments: Sequence[str]) -> tuple[Document, Se
     Raises InputError where the file is not here, or the command asks Hydra for what is not supported.
     """
     argv = document.root.members.get("argv")
-    words = argv.value if argv is not None and isinstance(argv.value, list) else []
+    words = argv.items if argv else []
     texts = [str(word.value) for word in words]
     place = next((at for at in range(len(texts)) if is_program(texts, at) and texts[at].endswith(".py")), None)
     if place is None:

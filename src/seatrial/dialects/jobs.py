@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
-from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.entries import Entry, below
 from seatrial.source import Node
 from seatrial.spec import Origin
 
@@ -35,13 +35,12 @@ _OTHERS = {
 
 def options(found: Mapping[str, Entry]) -> dict[str, str]:
     """Of what is requested, the options of a job of ours, by name."""
-    begin = f"{JOB}."
-    return {path.removeprefix(begin): entry.text for path, entry in found.items() if path.startswith(begin)}
+    return {name: entry.text for name, entry in below(JOB, found).items()}
 
 
 def origins(found: Mapping[str, Entry]) -> dict[str, Origin]:
     """Where each of them was written."""
-    return {path: entry.origin() for path, entry in found.items() if path.startswith(f"{JOB}.")}
+    return {f"{JOB}.{name}": entry.origin() for name, entry in below(JOB, found).items()}
 
 
 def requested(words: Sequence[Node]) -> dict[str, Entry]:

@@ -7,18 +7,18 @@ Everything with a default may be omitted. A model is a preset's name, or an obje
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from seatrial.dialects.fields import FIELDS
-from seatrial.dialects.spec_fields import PRESET, schema
+from seatrial.dialects.spec_fields import PRESET, fields_of, schema
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import to
 from seatrial.dialects.table.overrides import Override, put, resolve, value_node
 from seatrial.dialects.table.written import Written
-from seatrial.dialects.typed import WRONG, Reader, as_name
+from seatrial.dialects.typed import LEAVES, WRONG, Reader, as_name
 from seatrial.dialects.yaml_writer import dump
 from seatrial.errors import InputError, Problem
 from seatrial.source import Node
@@ -26,9 +26,8 @@ from seatrial.spec import ModelSpec, Resolved, RunSpec
 from seatrial.spec.presets import MODELS, architecture
 
 NAME = "native"
-_READERS: dict[Any, coerce.Reader] = {int: coerce.whole, float: coerce.decimal, bool: coerce.boolean}
 KEYS = {
-    path: to(path, _READERS.get(field.kind, coerce.text), FIELDS[path].meaning, required=path in ("model", "steps"))
+    path: to(path, LEAVES.get(field.kind, coerce.text), FIELDS[path].meaning, required=path in ("model", "steps"))
     for path, field in schema()
 }
 MAX_CHANGES = 4  # of a preset; a model with more of them is written in full
@@ -50,21 +49,18 @@ def read(request: Request) -> Resolved:
 
 def write(spec: RunSpec) -> Written:
     """The spec as YAML, without what has its default; everything can be said, so there are no notes."""
-    data = {"name": as_name(spec.name), "model": _model(spec.model), **_changed(spec, "name", "dialect", "model")}
+    data = {"name": as_name(spec.name), "model": _model(spec.model), **_changed(spec, "name", "model")}
     return Written(text=dump(data), suffix=".yaml")
 
 
 def _changed(part: Any, *apart: str) -> dict[str, Any]:
     """The fields of a part of the spec that differ from their defaults, as plain data."""
+    kind: type = type(part)
     return {
-        f.name: _plain(value)
-        for f in fields(part)
-        if f.name not in apart and (value := getattr(part, f.name)) != _default(f)
+        name: _plain(value)
+        for name, field in fields_of(kind).items()
+        if name not in apart and (value := getattr(part, name)) != field.default
     }
-
-
-def _default(f: Field[Any]) -> Any:
-    return f.default_factory() if f.default_factory is not MISSING else f.default
 
 
 def _plain(value: Any) -> Any:

@@ -62,9 +62,7 @@ def unfilled(root: Node) -> Iterator[tuple[tuple[str, ...], Node]]:
 
 def values_for(user: str, home: Path) -> dict[str, str]:
     """What the placeholders in braces stand for, CVS's defaults for the last two included."""
-    return {
-        "user-id": user, "user": user, "home": str(home), "home-mount-dir": "home", "node-dir-name": "root",
-    }  # fmt: skip
+    return {"user-id": user, "user": user, "home": str(home), "home-mount-dir": "home", "node-dir-name": "root"}
 
 
 def fill(value: Any, values: Mapping[str, str]) -> tuple[Any, list[str]]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from seatrial.check import REMAT
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.coerce import Range
+from seatrial.dialects.table.coerce import FRACTION, FROM_ZERO, LESS_THAN_ALL, MORE_THAN_NONE, Range
 from seatrial.estimate import hardware
 from seatrial.spec import (
     INPUT,
@@ -34,37 +34,25 @@ from seatrial.spec import (
 PRESET = "preset"
 NAME_PATTERN = r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?"
 
-FRACTION = Range(low=0, high=1)
-LESS_THAN_ALL = Range(low=0, high=1, below=True)
-FROM_ZERO = Range(low=0)
-COUNT = Range(low=1)
-POSITIVE = Range(low=0, above=True)
-AXIS = Range(low=1, also=-1)
-
 _RANGES: dict[tuple[type, str], Range] = {
-    (Parallelism, "stage_layers"): FROM_ZERO,
-    (RunSpec, "seed"): Range(low=0, high=2**31 - 1),
-    (ModelSpec, "rotary_fraction"): Range(low=0, high=1, above=True),
-    (Dropout, "hidden"): LESS_THAN_ALL,
-    (Dropout, "attention"): LESS_THAN_ALL,
-    (Dropout, "ffn"): LESS_THAN_ALL,
-    (Optimizer, "warmup_steps"): FROM_ZERO,
-    (Optimizer, "hold_steps"): FROM_ZERO,
-    (Optimizer, "constant_steps"): FROM_ZERO,
-    (Optimizer, "final_learning_rate_fraction"): FRACTION,
-    (Optimizer, "embedding_final_learning_rate"): FROM_ZERO,
-    (Optimizer, "beta1"): LESS_THAN_ALL,
-    (Optimizer, "beta2"): LESS_THAN_ALL,
-    (Optimizer, "momentum"): FRACTION,
-    (Optimizer, "weight_decay"): FROM_ZERO,
-    (Data, "weights"): FROM_ZERO,
-    (Evaluation, "interval_fraction"): Range(low=0, high=1, above=True),
-    (Evaluation, "fraction"): FRACTION,
-    (Evaluation, "initial_batches"): Range(low=0, also=-1),
-    (Evaluation, "target_loss"): Range(low=0, above=True),
-    (Execution, "profile_from_step"): FROM_ZERO,
-    (Distributed, "coordinator_port"): Range(low=1, high=65535),
-    (Expectation, "tolerance"): LESS_THAN_ALL,
+    (part, name): limits
+    for part, names, limits in (
+        (RunSpec, "seed", Range(low=0, high=2**31 - 1)),
+        (Parallelism, "stage_layers", FROM_ZERO),
+        (ModelSpec, "rotary_fraction", MORE_THAN_NONE),
+        (Dropout, "hidden attention ffn", LESS_THAN_ALL),
+        (Optimizer, "warmup_steps hold_steps constant_steps weight_decay embedding_final_learning_rate", FROM_ZERO),
+        (Optimizer, "final_learning_rate_fraction momentum", FRACTION),
+        (Optimizer, "beta1 beta2", LESS_THAN_ALL),
+        (Data, "weights", FROM_ZERO),
+        (Evaluation, "interval_fraction", MORE_THAN_NONE),
+        (Evaluation, "fraction", FRACTION),
+        (Evaluation, "initial_batches", Range(low=0, also=-1)),
+        (Execution, "profile_from_step", FROM_ZERO),
+        (Distributed, "coordinator_port", coerce.PORT),
+        (Expectation, "tolerance", LESS_THAN_ALL),
+    )
+    for name in names.split()
 }
 
 _WORDS: dict[tuple[type, str], tuple[str, ...]] = {
@@ -114,7 +102,7 @@ def _field(part: type, f: dataclasses.Field[Any], hint: Any) -> SpecField:
     words = typing.get_args(kind) if typing.get_origin(kind) is Literal else _WORDS.get((part, f.name), ())
     origin = typing.get_origin(kind)
     kind = {Literal: str, Mapping: Mapping, tuple: tuple}.get(origin, kind) if origin else kind
-    usual = AXIS if part is MeshShape else COUNT if kind is int else POSITIVE
+    usual = coerce.AXIS if part is MeshShape else coerce.FROM_ONE if kind is int else coerce.ABOVE_ZERO
     default = f.default if f.default_factory is MISSING else f.default_factory()
     return SpecField(
         name=f.name, kind=kind, is_list=is_list, is_optional=is_optional, words=words, default=default,
@@ -136,9 +124,10 @@ def schema(part: type = RunSpec, path: str = "") -> Iterator[tuple[str, SpecFiel
         yield from schema(field.part, below)
 
 
-def device(value: str) -> str:
+def device(value: Any) -> str:
     """A device by any of its names. Raises ValueError for one that is not known."""
-    found = hardware.find(value)
+    name = coerce.text(value)
+    found = hardware.find(name)
     if found is None:
-        raise ValueError(f"{coerce.shown(value)} is no known device; known are {', '.join(hardware.DEVICES)}")
+        raise ValueError(f"{coerce.shown(name)} is no known device; known are {', '.join(hardware.DEVICES)}")
     return found.name

@@ -11,6 +11,7 @@ from typing import Any
 from seatrial.dialects.fields import FIELDS
 from seatrial.dialects.spec_fields import NAME_PATTERN, PRESET, SpecField, device, fields_of, schema
 from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import is_within
 from seatrial.dialects.table.suggestions import did_you_mean, suggestions
 from seatrial.errors import Problem
 from seatrial.source import Node
@@ -36,9 +37,7 @@ def _name(value: str) -> str:
 
 
 _NAMES: dict[str, Callable[[str], str]] = {"name": _name, "topology.device": device}  # by path
-_LEAVES: dict[Any, tuple[coerce.Reader, str]] = {  # how a kind is read, and what it takes
-    int: (coerce.whole, "a whole number"), float: (coerce.decimal, "a number"), bool: (coerce.boolean, "true or false"),
-}  # fmt: skip
+LEAVES: dict[Any, coerce.Reader] = {int: coerce.whole, float: coerce.decimal, bool: coerce.boolean}
 
 
 def _advice(field: SpecField, node: Node, path: str) -> str:
@@ -46,7 +45,7 @@ def _advice(field: SpecField, node: Node, path: str) -> str:
     if field.words or path in _NAMES:
         otherwise = "a name of such characters" if path == "name" else "one of the values named here"
     elif field.limits:
-        otherwise = f"{_LEAVES[field.kind][1]} {field.limits}"
+        otherwise = f"{coerce.taken(LEAVES[field.kind])} {field.limits}"
     else:
         otherwise = {bool: "true or false", str: "text in quotes"}.get(field.kind, "a mapping of names to texts")
     fix = f"give {otherwise}{', or null' * (field.is_optional and path != 'name')}"
@@ -148,10 +147,11 @@ class Reader:
                 raise ValueError(f"{coerce.shown(node.plain())} is not text; put it in quotes if it is meant to be")
             read_text = coerce.one_of(*field.words) if field.words else _NAMES.get(path, str)
             return read_text(value)
-        reader, wanted = _LEAVES[field.kind]
+        reader = LEAVES[field.kind]
         read = reader(node.plain())
         if isinstance(value, str) and not self._is_override(path):
-            raise ValueError(f"{coerce.shown(value)} is text, not {wanted} (write {coerce.text(read)}, without quotes)")
+            what = f"{coerce.shown(value)} is text, not {coerce.taken(reader)}"
+            raise ValueError(f"{what} (write {coerce.text(read)}, without quotes)")
         if field.limits and not field.limits.holds(read):
             raise ValueError(f"{coerce.shown(read)} is {field.limits.missed_by(read)}")
         return read
@@ -193,8 +193,8 @@ class Reader:
                 raise ValueError(f"{len(pair)} texts are not a pair")
             return pair
         except ValueError as error:
-            wanted = {str: "text in quotes", float: "a number", int: "a whole number"}
-            fix = f"give {wanted.get(field.kind, 'a pair of texts, [ … , … ]')}"
+            texts = {str: "give text in quotes", tuple: "give a pair of texts, [ … , … ]"}
+            fix = texts.get(field.kind) or coerce.advice(LEAVES[field.kind])
             return self._wrong(node, path, str(error), fix)
 
     def _model(self, node: Node, path: str) -> Any:
@@ -221,7 +221,7 @@ class Reader:
         return WRONG
 
     def _is_override(self, path: str) -> bool:
-        return any(path == given or path.startswith(f"{given}.") for given in self.overridden)
+        return any(is_within(path, given) for given in self.overridden)
 
     def _keep_origin(self, node: Node, path: str) -> None:
         if self._is_override(path):

@@ -2,9 +2,8 @@
 
 What makes a configuration work or fail stays: which mesh axes are split and which of them cross processes, strategy,
 precision, recomputation, scan, attention, schedule, data path, objective, checkpointing, accumulation, grouped queries,
-position scaling. What only costs time and memory shrinks by the rules below, and nothing ever grows but, on
-request, the learning rate. Every difference
-between the two specs is a `Change` with its reason.
+position scaling. What only costs time and memory shrinks by the rules below, and nothing ever grows but, on request,
+the learning rate. Every difference between the two specs is a `Change` with its reason.
 """
 
 from __future__ import annotations
@@ -40,6 +39,8 @@ TEXT = ("stdlib:*.py",)
 VALIDATION_TEXT = ("stdlib:json/*.py",)
 LEARNING_RATE = 3e-3  # a large model's would change so small a one hardly at all in MAX_STEPS
 
+# Of a schedule.
+_LENGTHS = ("warmup_steps", "hold_steps", "constant_steps", "decay_steps", "decay_interval_steps")
 # Spec path, or a parent of it → the rule that changes it.
 RULES: dict[str, str] = {
     "steps": f"at most {MAX_STEPS} steps",
@@ -62,11 +63,7 @@ RULES: dict[str, str] = {
     "batch.sequence_length": f"at most {SEQUENCE_LENGTH}, divisible by the mesh",
     "batch.micro_batch_size": f"at most {MICRO_BATCH_SIZE}",
     "batch.global_batch_size": f"micro batch × replicas × at most {ACCUMULATION_STEPS} accumulation steps",
-    "optimizer.warmup_steps": "in proportion to the steps",
-    "optimizer.hold_steps": "in proportion to the steps",
-    "optimizer.constant_steps": "in proportion to the steps",
-    "optimizer.decay_steps": "in proportion to the steps",
-    "optimizer.decay_interval_steps": "in proportion to the steps",
+    **{f"optimizer.{name}": "in proportion to the steps" for name in _LENGTHS},
     "data": "not all of it is on this machine: random tokens in the same form",
     "evaluation.interval_steps": "in proportion to the steps, and of random tokens once",
     "evaluation.interval_fraction": "random tokens have no end, and so no epochs",
@@ -177,18 +174,15 @@ def rehearse(
     return Rehearsal(spec=small, changes=tuple(differences(asked, small, RULES | (TEXT_RULES if on_text else {}))))
 
 
-def _smaller(size: int) -> int:
-    """The next smaller size of an axis: without its smallest prime factor, but never below 2."""
-    factor = next((n for n in range(2, math.isqrt(size) + 1) if size % n == 0), size)
-    return max(2, size // factor)
-
-
 def _fit(sizes: dict[str, int], limit: int) -> dict[str, int]:
-    """Axis sizes whose product is at most `limit`, the largest axis reduced first; what is split stays split."""
+    """Axis sizes whose product is at most `limit`; what is split stays split.
+
+    The largest axis is reduced first, by its smallest prime factor, but never below 2.
+    """
     sizes = dict(sizes)
-    while math.prod(sizes.values()) > limit and max(sizes.values()) > 2:
-        axis = max(sizes, key=lambda name: sizes[name])
-        sizes[axis] = _smaller(sizes[axis])
+    while math.prod(sizes.values()) > limit and (size := max(sizes.values())) > 2:
+        factor = next((n for n in range(2, math.isqrt(size) + 1) if size % n == 0), size)
+        sizes[max(sizes, key=sizes.__getitem__)] = max(2, size // factor)
     return sizes
 
 
@@ -197,7 +191,7 @@ def _shape(original: MeshShape, sizes: dict[str, int]) -> MeshShape:
     return MeshShape(**{axis: -1 if original.sizes[axis] == -1 else sizes[axis] for axis in AXES})
 
 
-def _shrunk(original: int, target: float, multiple: int = 1) -> int:
+def _shrunk(original: int, target: float, multiple: int) -> int:
     """The largest multiple of `multiple` up to `target`; the original where that is not smaller or there is none."""
     return original if original <= target else int(target) // multiple * multiple or min(original, multiple)
 
@@ -258,10 +252,8 @@ def _on_text(spec: RunSpec) -> RunSpec:
     if spec.objective.kind != "pretraining":
         why, fix = f"{spec.objective.kind} learns from prompts and answers, not from text", "omit it"
         raise InputError.single("text", "--text", why, fix)
-    evaluates = spec.evaluation.interval_steps or spec.evaluation.interval_fraction
-    text = dataclasses.replace(
-        _random_data(spec.data), kind="text", paths=TEXT, validation_paths=VALIDATION_TEXT if evaluates else ()
-    )
+    validation = VALIDATION_TEXT if spec.evaluation.is_on else ()
+    text = dataclasses.replace(_random_data(spec.data), kind="text", paths=TEXT, validation_paths=validation)
     optimizer = dataclasses.replace(spec.optimizer, learning_rate=max(spec.optimizer.learning_rate, LEARNING_RATE))
     return dataclasses.replace(spec, data=text, optimizer=optimizer)
 
@@ -298,8 +290,7 @@ def _scaled(steps: int | None, ratio: float) -> int | None:
 
 
 def _schedule(optimizer: Optimizer, ratio: float) -> Optimizer:
-    lengths = ("warmup_steps", "hold_steps", "constant_steps", "decay_steps", "decay_interval_steps")
-    changed: dict[str, Any] = {name: _scaled(getattr(optimizer, name), ratio) for name in lengths}
+    changed: dict[str, Any] = {name: _scaled(getattr(optimizer, name), ratio) for name in _LENGTHS}
     return dataclasses.replace(optimizer, **changed)
 
 
@@ -307,12 +298,7 @@ def differences(original: RunSpec, changed: RunSpec, rules: Mapping[str, str]) -
     """Every value that differs, with the rule of its path or of the path's parent. Raises KeyError without a rule."""
     before, after = flatten(original), flatten(changed)
     return [
-        Change(
-            path=path,
-            original=before[path],
-            rehearsed=after[path],
-            why=rules.get(path) or rules[path.rpartition(".")[0]],
-        )
-        for path in before
-        if before[path] != after[path]
+        Change(path=path, original=value, rehearsed=after[path], why=rules.get(path) or rules[path.rpartition(".")[0]])
+        for path, value in before.items()
+        if value != after[path]
     ]

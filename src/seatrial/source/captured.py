@@ -19,9 +19,9 @@ def placed(document: Document) -> Document:
     root, about = document.root, document.root.members["captured"].members
     places = root.members["origins"].members
     environment, argv = root.members["environment"], root.members["argv"]
-    at = places["argv"].value if "argv" in places else []
-    words = argv.value if isinstance(argv.value, list) else []
-    marks = [_mark(node) for node in at] if isinstance(at, list) and len(at) == len(words) else [w.mark for w in words]
+    at = places["argv"].items if "argv" in places else []
+    words = argv.items
+    marks = [_mark(node) for node in at] if len(at) == len(words) else [word.mark for word in words]
     by_name: Mapping[str, Node] = places["environment"].members if "environment" in places else {}
     variables = {
         name: replace(node, mark=mark, key_mark=mark)
@@ -33,13 +33,12 @@ def placed(document: Document) -> Document:
         "argv": replace(argv, value=[replace(word, mark=mark) for word, mark in zip(words, marks, strict=True)]),
         **{name: node for name, node in root.members.items() if name == "files"},
     }
-    assumed = about["assumed"].value if "assumed" in about else []
     notes = [
         Problem(
             severity="info", code="assumed", path="capture", why=str(node.value), mark=node.mark,
             fix="where it is otherwise on the cluster, capture the script there, or override what follows from it",
         )
-        for node in (assumed if isinstance(assumed, list) else [])
+        for node in (about["assumed"].items if "assumed" in about else ())
     ]  # fmt: skip
     folder = str(about["folder"].value) if "folder" in about else ""
     root = replace(root, value=members)

@@ -212,7 +212,8 @@ class _Reader:
             self._broken_line("error", start, texts[0])
         if is_option or _base(texts[0]) in _PREPARES:
             return
-        script = next((i + 2 for i, word in enumerate(texts[:-2]) if _is_script(word, texts[i + 1])), None)
+        shells = (i for i, word in enumerate(texts[:-2]) if _base(word) in _SHELLS)
+        script = next((i + 2 for i in shells if _SCRIPT_FLAG.fullmatch(texts[i + 1])), None)
         program = next((i for i in range(len(texts)) if is_program(texts, i)), None)
         if script is not None and (program is None or script <= program):
             environment = self._environment(argv[: script - 2], given)
@@ -332,10 +333,6 @@ def _value_of(word: str, flags: Sequence[str]) -> str | None:
 
 def _base(word: str) -> str:
     return word.rpartition("/")[2]
-
-
-def _is_script(shell: str, flag: str) -> bool:
-    return _base(shell) in _SHELLS and bool(_SCRIPT_FLAG.fullmatch(flag))
 
 
 # --- the tree ---------------------------------------------------------------------------------------------------------

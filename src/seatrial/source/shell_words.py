@@ -131,11 +131,8 @@ class Lexer:
             return self._word()
         if redirection := _REDIRECTION.match(text, start):
             if redirection.group().lstrip("0123456789") in ("<<", "<<-"):
-                self._refuse(
-                    start,
-                    "a here-document is no part of a command line",
-                    "write the command without it, or use `seatrial capture`",
-                )
+                fix = "write the command without it, or use `seatrial capture`"
+                self._refuse(start, "a here-document is no part of a command line", fix)
             self._at = redirection.end()
             return Operator(">", self._places[start])
         if operator := _OPERATOR.match(text, start):

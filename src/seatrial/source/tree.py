@@ -37,6 +37,11 @@ class Node:
         """The members of a mapping; of anything else, none."""
         return self.value if isinstance(self.value, dict) else {}
 
+    @property
+    def items(self) -> list[Node]:
+        """The items of a list; of anything else, none."""
+        return self.value if isinstance(self.value, list) else []
+
     def plain(self) -> Any:
         """The value without its places, as `json.loads` would give it."""
         if isinstance(self.value, dict):

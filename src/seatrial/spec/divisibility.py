@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from seatrial.spec.run import RunSpec
 
+LOSS_TOKENS = "tokens of a step on a device"  # the stages of a pipeline share them for the loss
+
 
 class Split(NamedTuple):
     """What stands at a spec path, or follows from it, is split over `axes` into `parts`."""
@@ -64,6 +66,3 @@ def uneven_splits(
     ):  # fmt: skip
         if split.size % split.parts:
             yield split
-
-
-LOSS_TOKENS = "tokens of a step on a device"  # the stages of a pipeline share them for the loss

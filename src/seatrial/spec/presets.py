@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from operator import attrgetter
 
 from seatrial.spec import ModelSpec, RopeScaling
 
@@ -53,13 +54,15 @@ def architecture(model: ModelSpec) -> dict[str, int | float | bool | RopeScaling
     return {key: value for key, value in vars(model).items() if key != "name"}
 
 
+def of_dimensions(model: ModelSpec) -> list[str]:
+    """The presets that have a model's dimensions, whatever it is called."""
+    dimensions = attrgetter("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim")
+    return [name for name, preset in MODELS.items() if dimensions(preset) == dimensions(model)]
+
+
 def same_architecture(model: ModelSpec) -> str | None:
-    """The preset whose dimensions a model has, whatever it is called; None where it is nobody's."""
-    shape = ("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim")
-    for name, preset in MODELS.items():
-        if all(getattr(preset, field) == getattr(model, field) for field in shape):
-            return name
-    return None
+    """The first preset that has a model's dimensions; None where they are nobody's."""
+    return next(iter(of_dimensions(model)), None)
 
 
 # Vocabularies of tokenizers that are known by name, with their special tokens.

@@ -165,6 +165,11 @@ class Evaluation:
     target_loss: float | None = None  # the run is over when an evaluation comes down to it
     patience: int | None = None  # or when so many evaluations in a row have been no better than the best before
 
+    @property
+    def is_on(self) -> bool:
+        """True if there are evaluations between steps."""
+        return bool(self.interval_steps or self.interval_fraction)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Logging:

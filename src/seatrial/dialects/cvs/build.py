@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.dialects import placeholders
 from seatrial.dialects.cvs.settings import Cell, Settings, cells, gather, select
 from seatrial.dialects.cvs.table import ENV, NODES, Table
-from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.entries import Entry, Request, below
 from seatrial.dialects.table.keys import OMIT
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.dialects.typed import as_name
@@ -19,6 +19,8 @@ from seatrial.spec import Container, Distributed, Execution, Expectation, Origin
 
 SECTIONS_OF_FILE = ("config", "model_params")
 SELECTORS = ("topology", "model", "gpu")
+
+NOTHING_KNOWN = "nothing is known about this GPU: there will be no MFU, and no target is compared with its peak"
 
 Placed = dict[str, Any]  # path of the spec → value
 
@@ -83,11 +85,6 @@ def _of_sections(settings: Settings) -> tuple[Placed, dict[str, Origin]]:
     return placed, origins
 
 
-def below(prefix: str, placed: Placed) -> Placed:
-    """What is placed under a path, by the rest of its path."""
-    return {path.removeprefix(f"{prefix}."): value for path, value in placed.items() if path.startswith(f"{prefix}.")}
-
-
 def parts(cell: Cell, placed: Placed, **distributed: Any) -> dict[str, Any]:
     """The parts of a spec that every CVS file has alike; `distributed` are defaults of that part."""
     container = None
@@ -141,8 +138,7 @@ def device(settings: Settings, cell: Cell) -> str | None:
         settings.problems.append(
             Problem(
                 severity="warning", code="unknown-device", path=cell.path, mark=cell.gpu_mark,
-                why="nothing is known about this GPU: there will be no MFU, and no target is compared with its peak",
-                fix=did_you_mean(cell.gpu, hardware.DEVICES),
+                why=NOTHING_KNOWN, fix=did_you_mean(cell.gpu, hardware.DEVICES),
             )
         )  # fmt: skip
     return found.name if found else None

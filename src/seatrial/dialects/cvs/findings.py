@@ -11,12 +11,12 @@ from seatrial.check import contradiction
 from seatrial.dialects.cvs.settings import Settings
 from seatrial.dialects.cvs.table import ENV, NODES
 from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import NO_CHANGE
 from seatrial.spec import RunSpec
 
 PORT = f"{ENV}.JAX_COORDINATOR_PORT"
 CVS_PORT = 12345  # of CVS until 2025; since 2026 it exports the file's
 EXPORTS = "config.env_vars"
-_NO_CHANGE = "no change is needed"
 
 
 def findings(settings: Settings, spec: RunSpec) -> None:
@@ -56,14 +56,14 @@ def without_effect(settings: Settings, spec: RunSpec) -> None:
             why = f"it says {entry.text}{meaning}, but what runs is {coerce.text(effective)}: {key.why}"
             settings.add(name, "warning", "contradiction", why, "make it say what runs, or remove it")
         elif effective is None and not settings.is_quiet(key, value):
-            settings.add(name, "info", "no-effect", f"it has no effect: {key.why}", _NO_CHANGE)
+            settings.add(name, "info", "no-effect", f"it has no effect: {key.why}", NO_CHANGE)
 
 
 def done_otherwise(settings: Settings, *, shm_size: str) -> None:
     """Adds values that CVS sets to its own, whatever its file says."""
     if settings.get("config.shm_size", shm_size) != shm_size:
         why = f"CVS itself starts every container with {shm_size}, whatever stands here; here this value counts"
-        settings.add("config.shm_size", "info", "cvs-differs", why, _NO_CHANGE)
+        settings.add("config.shm_size", "info", "cvs-differs", why, NO_CHANGE)
     card, index = settings.get("config.nic_type", ""), settings.get("config.nccl_ib_gid_index", "3")
     if re.search("broadcom|thor", card, re.IGNORECASE) and index != "3":
         why = f"for Broadcom's cards (nic_type {card}) CVS itself uses 3, whatever stands here; here {index} counts"
@@ -82,17 +82,17 @@ def _jax(settings: Settings, spec: RunSpec) -> None:
             "empty, it means no quantization; CVS hands it on as null, which newer versions of MaxText read as no "
             f"value at all: what runs is {spec.precision.compute_dtype}"
         )
-        settings.add("quantization", "info", "empty-value", why, _NO_CHANGE)
+        settings.add("quantization", "info", "empty-value", why, NO_CHANGE)
     is_synthetic = spec.data.kind == "synthetic"
     if "dataset_type" in values and is_synthetic:
         why = (
             "the random data repeat one batch, which the model memorises: its loss falls to 0 and shows that the step "
             "works, not that anything is learnt"
         )
-        settings.add("dataset_type", "info", "synthetic-data", why, _NO_CHANGE)
+        settings.add("dataset_type", "info", "synthetic-data", why, NO_CHANGE)
     for name in ("hf_path", "hf_train_files", "tokenizer_path") if is_synthetic else ():
         if values.get(name):
-            settings.add(name, "info", "no-effect", "it has no effect: synthetic data needs no files", _NO_CHANGE)
+            settings.add(name, "info", "no-effect", "it has no effect: synthetic data needs no files", NO_CHANGE)
     flags = next((name for name in values if name.startswith("xla_flags.")), None)
     _exported_twice(settings)
     if flags and not any(name.startswith("config.xla_flags.") for name in values):

@@ -10,16 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.dialects.cvs import deviations
-from seatrial.dialects.cvs.build import (
-    Placed,
-    below,
-    device,
-    made_origins,
-    nodes,
-    opened,
-    parts,
-    place,
-)
+from seatrial.dialects.cvs.build import Placed, device, made_origins, nodes, opened, parts, place
 from seatrial.dialects.cvs.findings import findings
 from seatrial.dialects.cvs.keys import KEYS, TABLE
 from seatrial.dialects.cvs.settings import Cell, Settings
@@ -27,7 +18,7 @@ from seatrial.dialects.cvs.write import nearest, written
 from seatrial.dialects.maxtext.machines import batch_of
 from seatrial.dialects.maxtext.writer import with_engine_keys
 from seatrial.dialects.table.engine_keys import value_of
-from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.entries import Request, below
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.dialects.table.versions import versions
 from seatrial.dialects.table.written import Written, with_steps
@@ -113,13 +104,11 @@ def _of_maxtext(settings: Settings) -> Iterator[tuple[str, Any]]:
 def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Origin]]:
     """The spec, as far as the values allow one, and where its values came from."""
     placed, origins = place(settings)
-    for name, entry in settings.entries.items():
-        key = KEYS.get(name)
-        if key and key.to.startswith("model.") and not entry.is_override:
-            placed.pop(key.to, None)  # the name decides
-            origins.pop(key.to, None)
+    given = ((KEYS[name].to, entry) for name, entry in settings.entries.items() if name in KEYS)
+    unread = [path for path, entry in given if path.startswith("model.") and not entry.is_override]  # the name decides
     is_synthetic = placed.get("data.kind", "synthetic") == "synthetic"
-    for path in ("data.dataset", "data.paths", "data.tokenizer", "data.packing") if is_synthetic else ():
+    unread += ("data.dataset", "data.paths", "data.tokenizer", "data.packing") if is_synthetic else ()
+    for path in unread:
         placed.pop(path, None)
         origins.pop(path, None)
     model = _model(settings, cell, placed)

@@ -6,37 +6,21 @@ What CVS does with each was read from its own code (ROCm/cvs 7afb1ca3, lib/jax_t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 from seatrial.check import REMAT
 from seatrial.dialects.cvs import table as cvs_table
-from seatrial.dialects.cvs.table import (
-    CONFIG,
-    ENV,
-    NODES,
-    PRECISIONS,
-    Table,
-    exported,
-    named_billions,
-    target,
-    user_keys,
-)
+from seatrial.dialects.cvs.table import ENV, NODES, PRECISIONS, Table, exported, named_billions, target, user_keys
 from seatrial.dialects.cvs.write import nearest
 from seatrial.dialects.table import coerce, keys
 from seatrial.dialects.table.coerce import Reader, anything
 from seatrial.dialects.table.keys import OMIT, FromSpec, Key
-from seatrial.spec import Data, RunSpec
+from seatrial.spec import RunSpec
 from seatrial.spec.presets import MODELS
 from seatrial.xla_flags import unquoted
 
-_to, _as_is, _repeats = keys.to, keys.as_is, keys.repeats
-
-
-def _ignored(why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
-    return keys.ignored(why, read, quiet=quiet)
+_to, _as_is, _ignored, _repeats = keys.to, keys.as_is, keys.ignored, keys.repeats
 
 
 def _dimension(field: str, read: Reader) -> Key:
@@ -44,15 +28,9 @@ def _dimension(field: str, read: Reader) -> Key:
     return _to(f"model.{field}", read, write=lambda spec: getattr(MODELS[nearest(spec.model, MODELS)], field))
 
 
-def _one_of(words: Collection[str], path: str, otherwise: str) -> FromSpec:
-    """The word at a path, or another where CVS does not know it."""
-    get = attrgetter(path)
-    return lambda spec: get(spec) if get(spec) in words else otherwise
-
-
 def _said(value: Any, why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
     """A key without effect that CVS wants to be there, with the value that is written."""
-    return keys.ignored(why, read, quiet=quiet, write=lambda spec: value)
+    return _ignored(why, read, quiet=quiet, write=lambda spec: value)
 
 
 def _activations(value: Any) -> tuple[str, ...]:
@@ -78,15 +56,13 @@ def _within(axis: str) -> FromSpec:
     return lambda spec: spec.parallelism.within_node.resolve(spec.topology.devices_per_node).sizes[axis]
 
 
-def _of_files(read: Callable[[Data], Any]) -> FromSpec:
-    """What is written of real data: a Hugging Face data set by one pattern of files."""
-    return lambda spec: read(spec.data) if spec.data.kind == "huggingface" else OMIT
+def _has_files(spec: RunSpec) -> bool:
+    """True of real data, which is written as a Hugging Face data set by one pattern of files."""
+    return spec.data.kind == "huggingface"
 
 
-_DTYPES = ("bfloat16", "float32")
-_DTYPE = coerce.mapped({name: name for name in _DTYPES})
+_DTYPE = coerce.mapped({name: name for name in ("bfloat16", "float32")})
 _SWITCH = coerce.mapped({"0": "off", "1": "on"})
-_REMAT = coerce.one_of(*REMAT)
 
 _STUCK = "xla_gpu_executable_warn_stuck_timeout"
 _SYNTHETIC = "synthetic data needs no files"
@@ -98,7 +74,7 @@ AXES = {"data": "data", "fsdp": "fsdp", "pipeline": "pipeline", "tensor": "tenso
 
 KEYS: dict[str, Key] = {
     # --- config ---
-    **CONFIG,
+    **cvs_table.CONFIG,
     f"{ENV}.JAX_COORDINATOR_PORT": _as_is("distributed.coordinator_port", coerce.port),
     f"{ENV}.JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS": _as_is(
         "distributed.initialization_timeout_seconds", coerce.count
@@ -113,30 +89,21 @@ KEYS: dict[str, Key] = {
         "CVS's JAX tests read only nccl_ib_hca",
         coerce.text, lambda spec: spec.execution.environment.get("NCCL_IB_HCA"),
     ),
-    "config.nccl_proto": exported("NCCL_PROTO"),
-    "config.nccl_ib_tc": exported("NCCL_IB_TC"),
-    "config.nccl_ib_sl": exported("NCCL_IB_SL"),
-    "config.nccl_checks_disable": exported("NCCL_CHECKS_DISABLE"),
-    "config.gpu_max_hw_queues": exported("GPU_MAX_HW_QUEUES"),
-    "config.nvte_ck_bwd_v3": exported("NVTE_CK_BWD_V3"),
-    "config.nvte_ck_v3_bf16_cvt": exported("NVTE_CK_V3_BF16_CVT"),
-    "config.xla_python_client_mem_fraction": exported("XLA_PYTHON_CLIENT_MEM_FRACTION"),
-    "config.xla_gpu_executable_warn_stuck_timeout": replace(
-        _repeats(
-            "as an environment variable it means nothing to XLA; the flag of this name stands in xla_flags",
-            coerce.text, lambda spec: spec.execution.xla_flags.get(_STUCK),
-        ),
+    **{f"config.{name}": exported(name.upper()) for name in (
+        "nccl_proto", "nccl_ib_tc", "nccl_ib_sl", "nccl_checks_disable", "gpu_max_hw_queues", "nvte_ck_bwd_v3",
+        "nvte_ck_v3_bf16_cvt", "xla_python_client_mem_fraction",
+    )},
+    "config.xla_gpu_executable_warn_stuck_timeout": _repeats(
+        "as an environment variable it means nothing to XLA; the flag of this name stands in xla_flags",
+        coerce.text, lambda spec: spec.execution.xla_flags.get(_STUCK),
         write=lambda spec: spec.execution.xla_flags.get(_STUCK, ""),
     ),
-    "config.data_cache_dir": _ignored(_SYNTHETIC),
+    "config.data_cache_dir": _ignored(_SYNTHETIC, coerce.text),
     "config.mock_data": _repeats(
         "CVS does not use it: dataset_type decides", coerce.boolean, lambda spec: spec.data.kind == "synthetic"
     ),
     # --- the cell: devices, mesh, execution ---
-    "hardware": replace(
-        _ignored("the devices that are there decide", _hardware, quiet=("gpu",)),
-        write=lambda spec: "gpu",
-    ),
+    "hardware": _said("gpu", "the devices that are there decide", _hardware, quiet=("gpu",)),
     **{f"dcn_{word}_parallelism": _as_is(
         f"parallelism.across_nodes.{axis}", coerce.axis_size, "across nodes; -1: all that are left"
     ) for word, axis in AXES.items()},
@@ -145,7 +112,7 @@ KEYS: dict[str, Key] = {
         write=_within(axis),
     ) for word, axis in AXES.items()},
     "attention": _as_is("execution.attention", coerce.text),
-    "remat_policy": _as_is("execution.remat", _REMAT, write=_one_of(REMAT, "execution.remat", "full")),
+    "remat_policy": _as_is("execution.remat", coerce.one_of(*REMAT), otherwise="full"),
     "scan_layers": _as_is("execution.scan_layers", coerce.boolean),
     # --- the cell: batch, precision, data ---
     "per_device_batch_size": _to(
@@ -153,20 +120,17 @@ KEYS: dict[str, Key] = {
         required=True, write=lambda spec: coerce.fraction_of(spec.batch.global_batch_size, spec.topology.num_devices),
     ),
     "max_target_length": _as_is("batch.sequence_length", coerce.count, required=True),
-    "dtype": _as_is("precision.compute_dtype", _DTYPE, write=_one_of(_DTYPES, "precision.compute_dtype", "bfloat16")),
-    "weight_dtype": _as_is("precision.params_dtype", _DTYPE,
-                           write=_one_of(_DTYPES, "precision.params_dtype", "float32")),
+    "dtype": _as_is("precision.compute_dtype", _DTYPE, otherwise="bfloat16"),
+    "weight_dtype": _as_is("precision.params_dtype", _DTYPE, otherwise="float32"),
     "quantization": _to("precision.quantization", lambda value: coerce.text(value) or None,
                         write=lambda spec: spec.precision.quantization or ""),
     "dataset_type": _to("data.kind", coerce.mapped({"synthetic": "synthetic", "hf": "huggingface"}),
                         write=lambda spec: "hf" if spec.data.kind == "huggingface" else "synthetic"),
-    "hf_path": _to("data.dataset", coerce.text, "name or folder of a Hugging Face data set",
-                   write=_of_files(lambda data: data.dataset)),
-    "hf_train_files": _to("data.paths", lambda value: (coerce.text(value),), "its files, by a pattern",
-                          write=_of_files(lambda data: data.paths[0] if len(data.paths) == 1 else OMIT)),
-    "tokenizer_path": _to("data.tokenizer", coerce.text, write=_of_files(lambda data: data.tokenizer)),
-    "packing": _to("data.packing", coerce.boolean, "several examples in one sequence",
-                   write=lambda spec: spec.data.packing if spec.data.kind == "huggingface" else OMIT),
+    "hf_path": _to("data.dataset", coerce.text, "name or folder of a Hugging Face data set", only=_has_files),
+    "hf_train_files": _to("data.paths", lambda value: (coerce.text(value),), "its files, by a pattern", only=_has_files,
+                          write=lambda spec: spec.data.paths[0] if len(spec.data.paths) == 1 else OMIT),
+    "tokenizer_path": _to("data.tokenizer", coerce.text, only=_has_files),
+    "packing": _to("data.packing", coerce.boolean, "several examples in one sequence", only=_has_files),
     "async_checkpointing": _as_is("checkpoint.asynchronous", coerce.boolean),
     # --- the cell: the model's shape, which its name already fixes ---
     "base_emb_dim": _dimension("hidden_dim", coerce.count),
@@ -214,7 +178,7 @@ KEYS: dict[str, Key] = {
                                        quiet=(0, 1)),
     "shardy": keys.equivalent("it chooses the compiler's partitioner, not the partition", coerce.boolean,
                               quiet=(True, False)),
-    "tokenizer_model": _ignored(_NOTE + "; synthetic data needs no tokenizer"),
+    "tokenizer_model": _ignored(f"{_NOTE}; synthetic data needs no tokenizer", coerce.text),
     # --- the cell: notes that repeat what other keys decide ---
     "model_size": _repeats(
         f"{_NOTE}: the model's name decides", _billions, lambda spec: named_billions(spec.model.name)
@@ -258,11 +222,6 @@ def _flags(spec: RunSpec) -> dict[str, str]:
     return user_keys(spec.execution.xla_flags.items())
 
 
-def _variables(spec: RunSpec) -> dict[str, str]:
-    """All of them: those that have keys of their own were read there until 2025 only."""
-    return user_keys(spec.execution.environment.items())
-
-
 TABLE = Table(
     title="CVS's JAX configurations",
     keys=KEYS,
@@ -271,8 +230,9 @@ TABLE = Table(
         "xla_flags": replace(_FLAGS, write=_flags),
         # Since 2026 these stand in `config`, and CVS reads them nowhere else.
         "config.xla_flags": replace(_FLAGS, write=_flags),
-        "config.env_vars": _to(
-            "execution.environment", coerce.text, "variables of every process", write=_variables
+        "config.env_vars": _to(  # of all variables: those that have keys of their own were read there until 2025 only
+            "execution.environment", coerce.text, "variables of every process",
+            write=lambda spec: user_keys(spec.execution.environment.items()),
         ),
         "config.rdma_lib": _ignored("no library is copied into the container here: mount it (volume_dict)", anything),
     },

@@ -11,13 +11,7 @@ from dataclasses import replace
 from seatrial.dialects.cvs import deviations
 from seatrial.dialects.cvs.build import device, made_origins, nodes, opened, parts, place
 from seatrial.dialects.cvs.megatron_findings import findings
-from seatrial.dialects.cvs.megatron_keys import (
-    DEVICES_PER_NODE,
-    KEYS,
-    MASTER_PORT,
-    TABLE,
-    size_of,
-)
+from seatrial.dialects.cvs.megatron_keys import DEVICES_PER_NODE, KEYS, MASTER_PORT, TABLE, size_of
 from seatrial.dialects.cvs.settings import Cell, Settings
 from seatrial.dialects.cvs.table import ENV
 from seatrial.dialects.cvs.write import written

@@ -9,10 +9,10 @@ from seatrial.dialects.cvs.findings import done_otherwise, without_effect
 from seatrial.dialects.cvs.megatron_keys import DEFAULTS, SCRIPTS, SET_BY_CVS, billions
 from seatrial.dialects.cvs.settings import Settings
 from seatrial.dialects.cvs.table import ENV
+from seatrial.dialects.table.entries import NO_CHANGE
 from seatrial.spec import RunSpec
 from seatrial.spec.presets import MODELS
 
-_NO_CHANGE = "no change is needed"
 LLAMA_3 = "train_llama3.sh"
 
 
@@ -26,7 +26,7 @@ def findings(settings: Settings, spec: RunSpec) -> None:
     theirs = {f"{ENV}.{name}" for name in SET_BY_CVS}
     if variables := [name for name in settings.entries if name.startswith(f"{ENV}.") and name not in theirs]:
         why = "CVS starts Megatron's containers without env_dict; here its variables are set"
-        settings.add(variables[0], "info", "cvs-differs", why, _NO_CHANGE)
+        settings.add(variables[0], "info", "cvs-differs", why, NO_CHANGE)
     for name, decides in SET_BY_CVS.items():
         if f"{ENV}.{name}" in settings.entries:
             why = f"CVS sets {name} for the script itself, from {decides}, and that wins"
@@ -34,7 +34,7 @@ def findings(settings: Settings, spec: RunSpec) -> None:
     for name, what in (("elapsed_time_per_iteration", "a faster run"), ("mem_usage", "a run that needs less memory")):
         if f"result_dict.{name}" in settings.values:
             why = f"less is better here, and so it is judged; CVS wants at least every target, and fails {what}"
-            settings.add(f"result_dict.{name}", "info", "cvs-differs", why, _NO_CHANGE)
+            settings.add(f"result_dict.{name}", "info", "cvs-differs", why, NO_CHANGE)
 
 
 def _model(settings: Settings, spec: RunSpec) -> None:
@@ -101,7 +101,7 @@ def _names(settings: Settings, spec: RunSpec) -> None:
             f"it is the batch of all {spec.topology.num_devices} devices together (BS), not of one: {replicas} "
             f"replicas take {spec.accumulation_steps} micro-batch{'es' if spec.accumulation_steps > 1 else ''} of "
             f"{batch.micro_batch_size} each",
-            _NO_CHANGE,
+            NO_CHANGE,
         )  # fmt: skip
 
 
@@ -118,5 +118,5 @@ def _resets(settings: Settings, spec: RunSpec) -> None:
         "fsdp", "warning" if tensor > 1 else "info", "silent-reset",
         f"with fsdp train_llama3.sh turns off {', '.join(lost[:-1])} and {lost[-1]}; what runs is FSDP over "
         f"{spec.mesh['fsdp']} devices",
-        f"set tensor_parallelism to 1, or fsdp to 0 to keep {tensor}" if tensor > 1 else _NO_CHANGE,
+        f"set tensor_parallelism to 1, or fsdp to 0 to keep {tensor}" if tensor > 1 else NO_CHANGE,
     )  # fmt: skip

@@ -129,9 +129,8 @@ KEYS: dict[str, Key] = {
     # --- the cell ---
     "model_size": _to("model.name", coerce.mapped(SIZES), "MODEL_SIZE, in billions: it alone decides the dimensions",
                       write=size_of),
-    "tokenizer_model": replace(
-        _ignored("mock data are made without it: of its name, only llama-3 matters, which chooses the script",
-                 coerce.text),
+    "tokenizer_model": _ignored(
+        "mock data are made without it: of its name, only llama-3 matters, which chooses the script", coerce.text,
         write=lambda spec: f"NousResearch/Meta-Llama-3-{size_of(spec)}B",
     ),
     "batch_size": _as_is("batch.global_batch_size", coerce.count, "BS: of all devices together, not per device"),

@@ -100,10 +100,8 @@ CONFIG: dict[str, Key] = {
         coerce.boolean, lambda spec: spec.topology.num_nodes > 1, needs_nodes=True,
     ),
     "config.nic_type": keys.as_is("nic_type", coerce.text, "the network card: ainic, thor2, cx7, …"),
-    "config.nccl_socket_ifname": exported("NCCL_SOCKET_IFNAME"),
-    "config.gloo_socket_ifname": exported("GLOO_SOCKET_IFNAME"),
-    "config.nccl_ib_gid_index": exported("NCCL_IB_GID_INDEX"),
-    "config.nccl_debug": exported("NCCL_DEBUG"),
+    **{f"config.{name}": exported(name.upper())
+       for name in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_gid_index", "nccl_debug")},
     "config.hf_token_file": keys.as_is("hf_token_file", coerce.text),
     "config.log_dir": keys.as_is("log_dir", coerce.text),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 from seatrial import source
 from seatrial.dialects import placeholders
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.entries import NO_CHANGE, Entry
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.settings import Settings
 from seatrial.dialects.table.suggestions import did_you_mean
@@ -53,7 +53,6 @@ _NOT_JUDGED = {
 _MORE = {"higher": "more", "lower": "less"}
 _NEEDED = {"info": ("kind",), "within": ("kind", "value", "tolerance_pct")}  # by kind; of the others, kind and value
 NO_TARGET = "0 is no target: it is kept for the record"
-_NO_CHANGE = "no change is needed"
 
 
 @dataclass(kw_only=True)
@@ -117,7 +116,7 @@ def _read_cell(found: Targets, named: Entry, root: Node, cells: Sequence[str]) -
 def _read_target(found: Targets, entry: Entry, metric: str, node: Node) -> None:
     if metric in _OTHERS:
         why = f"it is not judged here: {_OTHERS[metric]}"
-        found.problems.append(entry.problem("info", "not-judged", why, _NO_CHANGE))
+        found.problems.append(entry.problem("info", "not-judged", why, NO_CHANGE))
     elif metric not in TARGETS:
         why = "this is no metric of CVS's training tests"
         fix = did_you_mean(metric, [*TARGETS, *_OTHERS])
@@ -141,10 +140,9 @@ def _judge(found: Targets, entry: Entry, metric: str, fields: _Fields) -> None:
     """Adds a target, or why there is none."""
     ours, divisor = TARGETS[metric]
     kind, value, better = fields.get("kind"), fields.get("value"), METRICS[ours].better
-    more = {"higher": "more", "lower": "less"}[better]
-    bounds = KINDS[kind]
+    more, bounds = _MORE[better], KINDS[kind]
     if bounds is None:
-        finding = entry.problem("info", "not-judged", _NOT_JUDGED[kind], _NO_CHANGE)
+        finding = entry.problem("info", "not-judged", _NOT_JUDGED[kind], NO_CHANGE)
     elif bounds not in (better, "both"):
         why = f"{kind} bounds it from the wrong side: of {METRICS[ours].title.lower()}, {more} is better"
         finding = entry.problem("error", "wrong-direction", why, f"use {'min' if better == 'higher' else 'max'}")
@@ -158,7 +156,7 @@ def _judge(found: Targets, entry: Entry, metric: str, fields: _Fields) -> None:
         if kind != "within":
             return
         why = f"only the side that is worse is judged: {more} than that is no failure"
-        finding = entry.problem("info", "one-side-judged", why, _NO_CHANGE)
+        finding = entry.problem("info", "one-side-judged", why, NO_CHANGE)
     found.problems.append(finding)
 
 

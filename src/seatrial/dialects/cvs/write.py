@@ -48,14 +48,12 @@ def written(
     for name, value in (*written_values(spec, table.sections), *written_values(spec, table.keys)):
         if value in (None, ()) or not _is_taken(value, table.keys.get(name)):
             continue
-        parent = config if name.startswith("config.") else cell
-        *parents, last = name.removeprefix("config.").split(".")
-        for part in parents:
-            parent = parent.setdefault(part, {})
+        parent, last = _place(name, config, cell)
         parent[last] = {**parent.get(last, {}), **value} if isinstance(value, dict) else _text(value)
     for name in MAY_BE_EMPTY:
         if name in table.keys:
-            (config if name.startswith("config.") else cell).setdefault(name.removeprefix("config."), "")
+            parent, last = _place(name, config, cell)
+            parent.setdefault(last, "")
     cell.setdefault("result_dict", {})
     several = spec.topology.num_nodes > 1
     added = _add(config, cell, {**table.needed, **(table.between_nodes if several else {})}, table)
@@ -69,18 +67,24 @@ def written(
     return replace(done, notes=(*done.notes, *more))
 
 
+def _place(name: str, config: dict[str, Any], cell: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The mapping in which a key stands, made where it is missing, and the key's name in it."""
+    *parents, last = name.removeprefix("config.").split(".")
+    parent = config if name.startswith("config.") else cell
+    for part in parents:
+        parent = parent.setdefault(part, {})
+    return parent, last
+
+
 def _add(config: dict[str, Any], cell: dict[str, Any], needed: Mapping[str, str], table: Table) -> dict[str, list[str]]:
     """Adds what CVS stops without, as its own files have it; (the path, or what it is in → each as text) of these."""
     added: dict[str, list[str]] = {}
     for name, value in needed.items():
-        *parents, last = name.removeprefix("config.").split(".")
-        section = config if name.startswith("config.") else cell
-        for part in parents:
-            section = section.setdefault(part, {})
-        if last in section:
+        parent, last = _place(name, config, cell)
+        if last in parent:
             continue
-        section[last] = value
-        path = table.keys[name].to if name in table.keys else f"{table.sections[parents[0]].to}.{last}"
+        parent[last] = value
+        path = table.keys[name].to if name in table.keys else f"{table.sections[name.partition('.')[0]].to}.{last}"
         whole, _, variable = path.rpartition(".")
         where = whole if whole in ("execution.environment", "execution.xla_flags") else path
         added.setdefault(where, []).append(f"{variable}={value}")

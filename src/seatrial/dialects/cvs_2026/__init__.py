@@ -15,8 +15,9 @@ from seatrial.dialects import maxtext, placeholders
 from seatrial.dialects.cvs_2026.build import device, finish, targets
 from seatrial.dialects.cvs_2026.file import File, check_keys, choose, gather, number_of_nodes, overrides_for
 from seatrial.dialects.cvs_2026.keys import JAX as KEYS
+from seatrial.dialects.maxtext.environment import PLACED
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.entries import Entry, Request, below
 from seatrial.errors import InputError
 from seatrial.source import Document, Node
 from seatrial.spec import Resolved
@@ -27,14 +28,11 @@ NAME = "cvs-2026"
 __all__ = ["KEYS", "NAME", "read"]
 
 _INSTEAD = "give the command that it starts (`seatrial check train.sh`), or a native configuration"
-_VARIABLES = {
-    "training.nccl.ib_hca": "NCCL_IB_HCA",
-    "training.nccl.socket_ifname": "NCCL_SOCKET_IFNAME",
-    "training.nccl.gloo_socket_ifname": "GLOO_SOCKET_IFNAME",
-    "training.jax_distributed.coordinator_ip": "JAX_COORDINATOR_IP",
-    "training.jax_distributed.coordinator_port": "JAX_COORDINATOR_PORT",
-    "training.jax_distributed.initialization_timeout_seconds": "JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS",
-    "training.jax_distributed.heartbeat_timeout_seconds": "JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS",
+_PLACED = {path: variable for variable, (path, _) in PLACED.items()}
+_VARIABLES = {  # keys of the file → what MaxText's processes are given of them
+    name: _PLACED.get(key.to, key.to.removeprefix("execution.environment."))
+    for name, key in KEYS.items()
+    if key.to and name.startswith(("training.nccl.", "training.jax_distributed."))
 }
 _WORDS = {"training.steps": "steps", "training.enable_checkpointing": "enable_checkpointing",
           "training.tokenizer.tokenizer_path": "tokenizer_path"}  # fmt: skip
@@ -79,7 +77,7 @@ def _maxtext_config(file: File, changes: dict[str, Entry]) -> dict[str, Entry]:
     """MaxText's keys: what the file says in its own words, in MaxText's, in the sweep and on the command line."""
     said = {key: file.entries[path] for path, key in _WORDS.items() if path in file.entries}
     said = {key: entry for key, entry in said.items() if entry.value != ""}
-    said |= file.below("training.maxtext_config")
+    said |= below("training.maxtext_config", file.entries)
     said |= {key: entry for key, entry in changes.items() if key not in said or not said[key].is_override}
     said |= file.changes
     said.pop("base_config", None)
@@ -106,7 +104,7 @@ def _sweep(file: File) -> tuple[str | None, dict[str, Entry]]:
 
 
 def _sweeps(file: File, node: Node) -> Iterator[tuple[str, Node]]:
-    for item in node.value if isinstance(node.value, list) else ():
+    for item in node.items:
         check_keys(file, item, "training.sweeps", _OF_A_SWEEP, "a sweep")
         name = item.members.get("name")
         if name is not None and isinstance(name.value, str):
@@ -129,7 +127,7 @@ def _nodes(file: File, sweep: str | None) -> int:
 
 def _environment(file: File) -> dict[str, Node]:
     """The variables of a process, XLA's flags among them."""
-    entries = {name: entry for name, entry in file.below("training.env_vars").items() if name != "NNODES"}
+    entries = {name: entry for name, entry in below("training.env_vars", file.entries).items() if name != "NNODES"}
     entries |= {
         name: entry for path, name in _VARIABLES.items()
         if (entry := file.entries.get(path)) and entry.text not in ("auto", "")
@@ -139,7 +137,7 @@ def _environment(file: File) -> dict[str, Node]:
         for name, e in entries.items()
         if not isinstance(e.value, (list, dict)) and e.value is not None
     }
-    flags = file.below("training.xla_flags")
+    flags = below("training.xla_flags", file.entries)
     if flags:
         text = as_text({name: unquoted(coerce.text(entry.value)) for name, entry in flags.items()})
         environment["XLA_FLAGS"] = Node(value=text, text=text, mark=next(iter(flags.values())).mark or file.start)

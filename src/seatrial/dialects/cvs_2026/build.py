@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from seatrial.dialects.cvs.build import NOTHING_KNOWN
 from seatrial.dialects.cvs.thresholds import Targets, read_targets
 from seatrial.dialects.cvs_2026.file import File
 from seatrial.dialects.cvs_2026.keys import MOVED
 from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import below
 from seatrial.dialects.typed import as_name
 from seatrial.estimate import hardware
 from seatrial.spec import Container, Resolved, gather_part
@@ -16,14 +18,18 @@ from seatrial.spec import Container, Resolved, gather_part
 
 def targets(file: File, cells: list[str]) -> Targets:
     """The targets of the threshold file for the first of some cells that it has."""
-    enforced = file.get("enforce_thresholds") is not False
-    return read_targets(file.entries.get("threshold_json"), Path(file.file), cells, enforced=enforced)
+    return read_targets(file.entries.get("threshold_json"), Path(file.file), cells, enforced=_enforces(file))
+
+
+def _enforces(file: File) -> bool:
+    """True if the verdict judges the targets of the threshold file."""
+    return file.get("enforce_thresholds") is not False
 
 
 def finish(file: File, resolved: Resolved, found: Targets, *, name: str, dialect: str) -> Resolved:
     """What the other dialect has read, with what only this file says."""
     spec, placed = resolved.spec, file.placed()
-    judged = file.get("enforce_thresholds") is not False
+    judged = _enforces(file)
     if not judged and found.expectations:
         why = "it says false: the targets of the threshold file are for the record only, and the verdict ignores them"
         file.add("enforce_thresholds", "info", "not-judged", why, "set it to true")
@@ -46,7 +52,7 @@ def _container(file: File) -> Container | None:
         return None
     arguments = "container.runtime.args"
     volumes = (volume.partition(":") for volume in file.get(f"{arguments}.volumes") or ())
-    variables = {**file.below(f"{arguments}.env"), **file.below("container.env")}
+    variables = {**below(f"{arguments}.env", file.entries), **below("container.env", file.entries)}
     moved = {path.rpartition(".")[2] for path in MOVED if path.startswith("container.env.")}
     return gather_part(
         Container, "container", file.placed(), volumes=tuple((here, there or here) for here, _, there in volumes),
@@ -60,6 +66,5 @@ def device(file: File) -> str | None:
     found = hardware.find(name)
     key = next((key for key in ("gpu_arch", "gpu_name") if key in file.entries), None)
     if name and found is None and key:
-        why = "nothing is known about this GPU: there will be no MFU, and no target is compared with its peak"
-        file.add(key, "warning", "unknown-device", why, "write mi300x, mi325x, mi350x or mi355x")
+        file.add(key, "warning", "unknown-device", NOTHING_KNOWN, "write mi300x, mi325x, mi350x or mi355x")
     return found.name if found else None

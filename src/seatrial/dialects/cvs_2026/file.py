@@ -11,7 +11,7 @@ from typing import Any, cast
 from seatrial.dialects import placeholders
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
-from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.entries import NO_CHANGE, Entry, Request
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import Override, resolve
 from seatrial.dialects.table.suggestions import did_you_mean
@@ -44,11 +44,6 @@ class File(table_settings.Settings):
     def start(self) -> Mark:
         """The beginning of the file, for what stands nowhere in it."""
         return Mark(file=self.file, line=1, column=1)
-
-    def below(self, prefix: str) -> dict[str, Entry]:
-        """The entries of a mapping whose keys are the user's own."""
-        start = f"{prefix}."
-        return {path.removeprefix(start): entry for path, entry in self.entries.items() if path.startswith(start)}
 
     def unknown(self, name: str, entry: Entry) -> Problem:
         """What to say of a key without a row."""
@@ -166,7 +161,7 @@ def _without_effect(file: File) -> None:
         row = name if name in file.keys else next(each for each in file.sections if name.startswith(f"{each}."))
         if row not in said and name not in _WHOLE and file.values[name] not in (None, "", {}):
             said.add(row)
-            file.add(name, "info", "no-effect", f"it has no effect here: {key.why}", "no change is needed")
+            file.add(name, "info", "no-effect", f"it has no effect here: {key.why}", NO_CHANGE)
 
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------

@@ -134,8 +134,9 @@ def _objective(settings: Settings, built: Built) -> None:
 
 def _dropout(settings: Settings, built: Built) -> None:
     """One rate for all; the files of MaxText's named models turn it off."""
-    is_named = settings.get("model_name") != "default"
-    enabled = settings.get("enable_dropout", not is_named) if maxtext_model.is_free(settings) else False
+    is_named = settings.get("model_name") != maxtext_model.DEFAULT
+    is_free = not is_named or settings.get("override_model_config")
+    enabled = settings.get("enable_dropout", not is_named) if is_free else False
     note = "" if enabled else "enable_dropout is false" + (", as the model's file says" if is_named else "")
     for path in KEYS["dropout_rate"].paths:
         built.put(path, "dropout_rate", settings.get("dropout_rate") if enabled else 0.0, note)

@@ -82,7 +82,7 @@ def _sorted(arguments: Sequence[Node], trainer: str, problems: list[Problem]) ->
     return Words(config=config, assignments=tuple(assignments), trainer=trainer, problems=tuple(problems))
 
 
-def value_of(key: str, text: str, node: Node | None = None) -> Entry:
+def entry_of(key: str, text: str, node: Node | None = None) -> Entry:
     """A value from a command line as MaxText reads it, which is as YAML. Raises InputError where it is none."""
     mark = node.mark if node else None
     try:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.command import is_secret
-from seatrial.dialects.maxtext.command import value_of
+from seatrial.dialects.maxtext.command import entry_of
 from seatrial.dialects.maxtext.keys import KEYS
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
-from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.entries import NO_CHANGE, Entry
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError, Problem
 from seatrial.source import Node
@@ -52,7 +52,7 @@ def sort_variables(environment: Node | None) -> Variables:
     """Each variable where it belongs."""
     found = Variables()
     for name, node in environment.members.items() if environment else ():
-        entry = Entry(key=name, value=node.value, text=node.text, mark=node.mark, key_mark=node.key_mark)
+        entry = Entry.of(name, node)
         if is_kept(name):
             found.rest[name] = entry
         elif name == FLAGS:
@@ -71,7 +71,7 @@ def sort_variables(environment: Node | None) -> Variables:
                 found.problems.append(entry.problem("error", "bad-value", str(error), f"correct {name}"))
         else:
             why = "it has no effect: every process is given its own"
-            found.problems.append(entry.problem("info", "no-effect", why, "no change is needed"))
+            found.problems.append(entry.problem("info", "no-effect", why, NO_CHANGE))
     return found
 
 
@@ -84,7 +84,7 @@ def _read_key(variables: Variables, name: str, entry: Entry) -> None:
         variables.problems.append(entry.key_problem("warning", "unknown-variable", why, fix))
         return
     with suppress(InputError):
-        entry = replace(entry, value=value_of(name, str(entry.value)).value)
+        entry = replace(entry, value=entry_of(name, str(entry.value)).value)
     variables.keys.append((key, entry))
 
 

@@ -10,15 +10,14 @@ from seatrial.dialects.maxtext.build import SOURCES, tensors_of
 from seatrial.dialects.maxtext.keys import KEYS
 from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.maxtext.values import ALL_TENSORS, NEAREST_REMAT, NO_ACCUMULATION
-
-Finding = tuple[str, Any, str, str, str]  # key, severity, code, why, fix
+from seatrial.dialects.table.entries import NO_CHANGE
+from seatrial.dialects.table.settings import Finding
 
 _DATA_KEYS = (
     "dataset_path", "dataset_name", "hf_path", "hf_train_files", "hf_eval_files", "grain_train_files",
     "grain_eval_files", "grain_file_type", "tokenizer_path", "packing", "add_bos", "num_epoch", "eod_mask_loss",
 )  # fmt: skip
-_NO_CHANGE = "no change is needed"
-_NO_CHANGE_OF_DATA = "no change is needed, unless dataset_type is wrong"
+_NO_CHANGE_OF_DATA = f"{NO_CHANGE}, unless dataset_type is wrong"
 
 
 def find(settings: Settings) -> None:
@@ -84,7 +83,7 @@ def _tensors(settings: Settings) -> Iterator[Finding]:
             yield name, "info", "no-effect", why, "add remat_policy=custom, if it is meant"
         elif name not in there:
             why = "it has no effect: with these fused_qkv, fused_mlp and mlp_activations, no tensor has this name"
-            yield name, "info", "no-effect", why, _NO_CHANGE
+            yield name, "info", "no-effect", why, NO_CHANGE
 
 
 def _attention(settings: Settings) -> Iterator[Finding]:
@@ -93,11 +92,11 @@ def _attention(settings: Settings) -> Iterator[Finding]:
         yield "attention_type", "warning", "maxtext-differs", why, "remove it for what MaxText does"
     elif settings.get("sliding_window_size"):
         why = "it has no effect: only attention_type=local_sliding reads it"
-        yield "sliding_window_size", "info", "no-effect", why, _NO_CHANGE
+        yield "sliding_window_size", "info", "no-effect", why, NO_CHANGE
     entry = settings.entries.get("context_parallel_strategy")
     if entry is not None and entry.text in ("ulysses", "usp"):
         why = f"attention is distributed as with {settings.get('context_parallel_strategy')} here, with the same result"
-        yield "context_parallel_strategy", "info", "nearest-strategy", why, _NO_CHANGE
+        yield "context_parallel_strategy", "info", "nearest-strategy", why, NO_CHANGE
     if settings.values.get("attention") != "cudnn_flash_te":
         return
     fused = settings.variables.rest.get("NVTE_FUSED_ATTN")
@@ -155,7 +154,7 @@ def _schedule(settings: Settings) -> Iterator[Finding]:
         yield name, "warning", "maxtext-differs", why, "give both the same value"
     entry = settings.entries.get("opt_type")
     if entry is not None and entry.text == "adam_pax":
-        yield "opt_type", "info", "nearest-optimizer", "adam_pax is another AdamW; AdamW is what runs here", _NO_CHANGE
+        yield "opt_type", "info", "nearest-optimizer", "adam_pax is another AdamW; AdamW is what runs here", NO_CHANGE
 
 
 def _others(settings: Settings) -> Iterator[Finding]:

@@ -13,9 +13,10 @@ from typing import Any
 from seatrial.dialects.maxtext import values, without_effect, writing
 from seatrial.dialects.maxtext.values import choice, or_minus_one, or_none, or_zero, same, switch
 from seatrial.dialects.maxtext.writing import of_data, of_mapped, of_unnamed, of_wsd, one
+from seatrial.dialects.spec_fields import device
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
-from seatrial.dialects.table.keys import OMIT, Key, as_is, equivalent, ignored, to
+from seatrial.dialects.table.keys import OMIT, PATH, Key, as_is, equivalent, ignored, to
 from seatrial.spec import AXES, INPUT, METRICS, RopeScaling
 
 _PATH = or_none(coerce.text)
@@ -57,7 +58,7 @@ ARCHITECTURE = {name: key.to.removeprefix("model.") for name, key in _DIMENSIONS
 
 _NAME_AND_MODEL: dict[str, Key] = {
     "run_name": to("name", _PATH, "the name of the run; a run with the same name resumes from its checkpoints",
-                   default=None, write=attrgetter("name")),
+                   default=None, write=PATH),
     "hardware": equivalent("the devices that are found decide", choice(same(("tpu", "gpu", "gpu_multiprocess", "cpu"))),
                            "the platform; gpu: one process per node, gpu_multiprocess: one per device",
                            write=lambda spec: "gpu"),
@@ -96,7 +97,7 @@ _NAME_AND_MODEL: dict[str, Key] = {
 
 _BATCH: dict[str, Key] = {
     "steps": to("steps", or_minus_one(coerce.count), "optimizer steps; -1: learning_rate_schedule_steps",
-                default=150_001, write=attrgetter("steps")),
+                default=150_001, write=PATH),
     "per_device_batch_size": to(
         "batch.micro_batch_size, batch.global_batch_size", coerce.positive,
         "sequences per device and forward pass; may be less than 1 where an axis other than data and fsdp is used",
@@ -121,8 +122,8 @@ def _axis(part: str, axis: str) -> Key:
     if axis == "tensor_sequence":
         path = f"parallelism.{PARTS[part]}.tensor, parallelism.sequence_parallel"
         meaning = f"tensor parallelism {_WHERE[part]} with activations between blocks split along the sequence"
-    row = to if axis.startswith("tensor") else as_is
-    return row(path, coerce.axis_size, meaning, default=default, write=writing.axis_size(part, axis))
+    write, is_alone = writing.axis_size(part, axis), not axis.startswith("tensor")
+    return to(path, coerce.axis_size, meaning, default=default, write=write, as_is=is_alone)
 
 
 _MESH: dict[str, Key] = {
@@ -152,7 +153,8 @@ _OPTIMIZER: dict[str, Key] = {
     "weight_dtype": as_is("precision.params_dtype", _DTYPE, default="float32"),
     "grad_dtype": as_is("precision.gradient_dtype", _DTYPE, default="float32"),
     "mu_dtype": to("precision.optimizer_dtype", or_none(_DTYPE), "format of Adam's first moment; empty: weight_dtype",
-                   default=None, write=writing.moments_dtype),
+                   default=None, write=lambda spec: None if spec.precision.optimizer_dtype == "float16"
+                   else spec.precision.optimizer_dtype),
     "quantization": as_is(
         "precision.quantization",
         or_none(choice(same(values.QUANTIZATION) | {"": None, "te_no_quant": None}, refused=("serve_fp8_weight",),
@@ -162,7 +164,7 @@ _OPTIMIZER: dict[str, Key] = {
     "opt_type": as_is(
         "optimizer.algorithm",
         choice(values.ALGORITHMS, refused=("muon",), because="Muon is not supported here; use adamw"), default="adamw",
-        write=lambda spec: spec.optimizer.algorithm if spec.optimizer.algorithm in values.ALGORITHMS else "adamw",
+        otherwise="adamw",
     ),
     "learning_rate": as_is("optimizer.learning_rate", coerce.positive, default=3e-5),
     "learning_rate_final_fraction": as_is("optimizer.final_learning_rate_fraction", coerce.share, default=0.1),
@@ -242,7 +244,7 @@ _OBJECTIVE_AND_DATA: dict[str, Key] = {
 _EXECUTION_AND_FILES: dict[str, Key] = {
     "remat_policy": as_is(
         "execution.remat", choice(values.REMAT, empty="none"), "which activations are kept for the backward pass",
-        default="full", write=lambda spec: spec.execution.remat if spec.execution.remat in values.REMAT else "full",
+        default="full", otherwise="full",
     ),
     **{
         name: to(
@@ -261,8 +263,7 @@ _EXECUTION_AND_FILES: dict[str, Key] = {
     "jax_cache_dir": _optional("execution.compile_cache", _PATH, "", default="~/jax_cache"),
     "profiler": to("execution.profile_from_step", or_none(choice(same(("xplane", "nsys")))), default=None,
                    write=lambda spec: None if spec.execution.profile_from_step is None else "xplane"),
-    "skip_first_n_steps_for_profiler": to("execution.profile_from_step", coerce.natural, default=1,
-                                          write=attrgetter("execution.profile_from_step")),
+    "skip_first_n_steps_for_profiler": to("execution.profile_from_step", coerce.natural, default=1, write=PATH),
     "profiler_steps": as_is("execution.profile_steps", coerce.count, default=5),
     "enable_checkpointing": to("checkpoint.enabled, checkpoint.resume", switch, default=True,
                                write=attrgetter("checkpoint.enabled")),
@@ -274,7 +275,8 @@ _EXECUTION_AND_FILES: dict[str, Key] = {
         write=lambda spec: spec.checkpoint.resume_from if spec.checkpoint.weights_only else None,
     ),
     "load_full_state_path": to("checkpoint.resume_from", _PATH, "a checkpoint to resume from, optimizer included",
-                               default=None, write=writing.checkpoint_path),
+                               default=None, write=lambda spec: spec.checkpoint.resume_from  # it loads where it saves
+                               if spec.checkpoint.enabled and not spec.checkpoint.weights_only else None),
     "eval_interval": as_is("evaluation.interval_steps", or_minus_one(coerce.count), default=None,
                            write=writing.if_evaluated("interval_steps")),
     "eval_steps": as_is("evaluation.batches", or_minus_one(coerce.count), default=None,
@@ -293,7 +295,7 @@ OURS: dict[str, Key] = {
     "topology.num_nodes": to("topology.num_nodes", coerce.count, "Seatrial's own: how many nodes there are"),
     "topology.devices_per_node": to("topology.devices_per_node", coerce.count,
                                     "Seatrial's own: how many devices each node has"),
-    "topology.device": to("topology.device", values.device, "Seatrial's own: which accelerator"),
+    "topology.device": to("topology.device", device, "Seatrial's own: which accelerator"),
     **{
         f"expectations.{metric}": to(f"expectations.{metric}", coerce.positive,
                                      f"Seatrial's own: a target for this metric, in {kind.unit}")

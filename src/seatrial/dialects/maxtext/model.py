@@ -19,11 +19,6 @@ INSTRUCT = "-Instruct"  # the same architecture
 _NOT_IN_FILE = {"llama2": ("rope_max_timescale",)}  # what those models' files leave open
 
 
-def is_free(settings: Settings) -> bool:
-    """True if the configuration may change the model."""
-    return bool(settings.get("model_name") == DEFAULT or settings.get("override_model_config"))
-
-
 def build(settings: Settings, origins: dict[str, Origin]) -> ModelSpec | None:
     """The model, or None where its name is none or a dimension is wrong."""
     name = settings.get("model_name")

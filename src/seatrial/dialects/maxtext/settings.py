@@ -21,7 +21,7 @@ from seatrial.dialects.maxtext.other_names import OF_OTHERS, REMOVED, RENAMED
 from seatrial.dialects.maxtext.values import nothing
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
-from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.entries import NO_CHANGE, Entry, Request
 from seatrial.dialects.table.keys import Key
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
@@ -152,14 +152,13 @@ def _without_keys_of_fork(settings: Settings, file: maxtext_command.File) -> max
         first, *others = own
         also = f" (nor {table_settings.listed(others)})" if others else ""
         why = f"no MaxText that is known here has it{also}; this base.yml has, and its default has no effect here"
-        settings.problems.append(own[first].key_problem("info", "key-of-fork", why, "no change is needed"))
+        settings.problems.append(own[first].key_problem("info", "key-of-fork", why, NO_CHANGE))
     return [(name, entry) for name, entry in file if name not in own]
 
 
 def _command(settings: Settings, root: Node) -> maxtext_command.Words:
     """Takes a command apart: the container around it, its variables and its words."""
-    argv = root.members["argv"].value
-    argv = argv if isinstance(argv, list) else []
+    argv = root.members["argv"].items
     settings.around, settings.job = around(argv), jobs.requested(argv)
     words = maxtext_command.split(argv[settings.around.behind :])
     settings.trainer = words.trainer
@@ -179,7 +178,7 @@ def _from_words(settings: Settings, words: maxtext_command.Words, *, is_ours: bo
     seen: set[str] = set()
     for name, word in words.assignments:
         try:
-            entry = maxtext_command.value_of(name, str(word.value).partition("=")[2], word)
+            entry = maxtext_command.entry_of(name, str(word.value).partition("=")[2], word)
         except InputError as error:
             settings.problems.extend(error.problems)
             continue
@@ -201,7 +200,7 @@ def _overrides(settings: Settings, request: Request) -> Given:
     for override in request.overrides:
         name = _OPTIONS.get(override.key, override.key)
         try:
-            yield "command", name, replace(maxtext_command.value_of(name, override.text), mark=None)
+            yield "command", name, replace(maxtext_command.entry_of(name, override.text), mark=None)
         except InputError as error:
             settings.problems.extend(error.problems)
 
@@ -219,5 +218,4 @@ def _say_defaults(settings: Settings, root: Node, words: maxtext_command.Words) 
         why = "MaxText's own file is not read; the defaults of MaxText 0.2.5 hold for keys that are not given"
     else:
         return
-    fix = "no change is needed"
-    settings.problems.append(Problem(severity="info", code=code, path=path, why=why, fix=fix, mark=mark))
+    settings.problems.append(Problem(severity="info", code=code, path=path, why=why, fix=NO_CHANGE, mark=mark))

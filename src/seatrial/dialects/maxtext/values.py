@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from seatrial.dialects import spec_fields
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.suggestions import suggestions
@@ -152,11 +151,6 @@ def texts(value: Any) -> tuple[str, ...]:
     if nothing(value) or value == "":
         return ()
     return coerce.texts(value if isinstance(value, (list, tuple)) else [value])
-
-
-def device(value: Any) -> str:
-    """The name of a device that is known here."""
-    return spec_fields.device(coerce.text(value))
 
 
 def can_be_said(value: Any) -> bool:

@@ -60,9 +60,7 @@ _KINDS: Mapping[Any, Reader] = {
 }  # fmt: skip
 
 
-def _reader(name: str, kind: str, default: Any) -> Reader:
-    return _KINDS.get(kind or type(default), anything)
-
-
-IN_TABLE: dict[str, Key] = dict(rows("maxtext", _reader))
+IN_TABLE: dict[str, Key] = dict(
+    rows("maxtext", lambda name, kind, default: _KINDS.get(kind or type(default), anything))
+)
 KEYS: dict[str, Key] = {**_ROWS, **IN_TABLE}

@@ -5,7 +5,6 @@ The text is read back, and every value that comes back otherwise gets a note.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -22,7 +21,6 @@ from seatrial.spec import Resolved, RunSpec, flatten
 from seatrial.xla_flags import is_sound
 
 _PROGRAM = "python3 -m maxtext.trainers.pre_train.train src/maxtext/configs/base.yml"
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Why a value is not in the text, by the longest path that it is at or under.
 _WHY = {
@@ -82,20 +80,20 @@ def written(spec: RunSpec, read: Callable[[Request], Resolved]) -> Written:
 
 def with_engine_keys(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     """The spec with those of MaxText's keys that were given, and that its own fields do not say: MaxText gets them."""
-    said = {name for name, value in written_values(spec, KEYS) if values.can_be_said(value)}
-    rest = {name: value for name, value in given.items() if name not in said and not _is_of_model(name)}
-    rest = {name: as_text(value) for name, value in rest.items() if value is not None}
+    # Where the model's name is written, it says what keys for its parts say.
+    said = {*_said(spec), *(name for name, key in KEYS.items() if key.to.startswith("model."))}
+    rest = {name: as_text(value) for name, value in given.items() if name not in said and value is not None}
     return replace(spec, execution=replace(spec.execution, engine_keys=rest))
 
 
-def _is_of_model(name: str) -> bool:
-    """True if a key says a part of the model, which its name says where the key is not written."""
-    return name in KEYS and KEYS[name].to.startswith("model.")
+def _said(spec: RunSpec) -> dict[str, Any]:
+    """The keys that say a field of the spec."""
+    return {name: value for name, value in written_values(spec, KEYS) if values.can_be_said(value)}
 
 
 def stated(spec: RunSpec) -> tuple[dict[str, str], dict[str, Any]]:
     """(variables, keys of MaxText's) that say what can be said of a run."""
-    found = {name: value for name, value in written_values(spec, KEYS) if values.can_be_said(value)}
+    found = _said(spec)
     needed = {}
     if found.get("packing") and spec.execution.attention == "cudnn_flash_te":
         needed = {"max_segments_per_seq": values.SEGMENTS}  # MaxText refuses it without
@@ -105,7 +103,7 @@ def stated(spec: RunSpec) -> tuple[dict[str, str], dict[str, Any]]:
 def _environment(spec: RunSpec) -> Iterator[tuple[str, str]]:
     """The variables that say something of a run."""
     for name, value in spec.execution.environment.items():
-        if _VARIABLE.fullmatch(name) and is_kept(name):
+        if name.isascii() and name.isidentifier() and is_kept(name):
             yield name, value
     distributed = flatten(spec.distributed, "distributed")
     default = flatten(type(spec.distributed)(), "distributed")

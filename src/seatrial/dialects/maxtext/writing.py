@@ -10,10 +10,9 @@ from typing import Any
 
 from seatrial.dialects.maxtext import values
 from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import FromSpec
 from seatrial.spec import INPUT, Data, ModelSpec, Objective, RunSpec
 from seatrial.spec.presets import MODELS
-
-Write = Callable[[RunSpec], Any]
 
 # --- model and objective ----------------------------------------------------------------------------------------------
 
@@ -23,7 +22,7 @@ def is_named(model: ModelSpec) -> bool:
     return model.name in values.NAMED and model == MODELS[model.name]
 
 
-def of_unnamed(read: Callable[[ModelSpec], Any]) -> Write:
+def of_unnamed(read: Callable[[ModelSpec], Any]) -> FromSpec:
     """A value of a model that MaxText has no file for."""
     return lambda spec: None if is_named(spec.model) else read(spec.model)
 
@@ -57,7 +56,7 @@ def per_device_batch_size(spec: RunSpec) -> float:
     return coerce.fraction_of(spec.batch.micro_batch_size * spec.data_parallel_size, spec.topology.num_devices)
 
 
-def axis_size(part: str, axis: str) -> Write:
+def axis_size(part: str, axis: str) -> FromSpec:
     """The size of an axis in a part of the mesh, or 1 where its -1 cannot be made of the devices.
 
     `tensor_sequence` stands in the place of `tensor` where activations between blocks are split.
@@ -116,7 +115,7 @@ def decay_style(spec: RunSpec) -> str | None:
     return words.get(spec.optimizer.schedule)
 
 
-def of_wsd(read: Write) -> Write:
+def of_wsd(read: FromSpec) -> FromSpec:
     """A value that is given where the schedule is wsd."""
     return lambda spec: None if phases(spec)[1] is None else read(spec)
 
@@ -132,13 +131,13 @@ def data_set_type(spec: RunSpec) -> str:
     return word if needed and values.can_be_said(needed) else "synthetic"
 
 
-def of_data(read: Callable[[Data], Any], *kinds: str) -> Write:
+def of_data(read: Callable[[Data], Any], *kinds: str) -> FromSpec:
     """A value that is given for some of MaxText's pipelines, or for all but synthetic data."""
     kinds = kinds or tuple(word for word in values.DATASETS if word != "synthetic")
     return lambda spec: read(spec.data) if data_set_type(spec) in kinds else None
 
 
-def of_mapped(read: Callable[[Data], Any]) -> Write:
+def of_mapped(read: Callable[[Data], Any]) -> FromSpec:
     """A value that is given for Megatron's files."""
     return of_data(lambda data: read(data) if data.kind == "megatron" else None, "grain")
 
@@ -148,7 +147,7 @@ def one(field: str) -> Callable[[Data], str | None]:
     return lambda data: getattr(data, field)[0] if len(getattr(data, field)) == 1 else None
 
 
-def if_evaluated(field: str) -> Write:
+def if_evaluated(field: str) -> FromSpec:
     """A number of the evaluation, or -1; none where MaxText refuses one, for want of files for it."""
 
     def write(spec: RunSpec) -> int | None:
@@ -174,22 +173,10 @@ def checkpoint_period(spec: RunSpec) -> int | None:
     return spec.checkpoint.interval_steps or (spec.steps if spec.checkpoint.enabled else None)
 
 
-def checkpoint_path(spec: RunSpec) -> str | None:
-    """The checkpoint that the run goes on from: MaxText does so only where it saves."""
-    checkpoint = spec.checkpoint
-    return checkpoint.resume_from if checkpoint.enabled and not checkpoint.weights_only else None
-
-
-def moments_dtype(spec: RunSpec) -> str | None:
-    """The format of Adam's moments, where MaxText's reader knows it."""
-    dtype = spec.precision.optimizer_dtype
-    return None if dtype == "float16" else dtype
-
-
 # --- execution --------------------------------------------------------------------------------------------------------
 
 
-def place_of(name: str) -> Write:
+def place_of(name: str) -> FromSpec:
     """Where remat_policy=custom keeps a tensor of MaxText's; nothing of those that this model's layers do not have."""
     tensor = "up" if name == "mlpwi" else values.TENSORS.get(name, ("",))[0]
 

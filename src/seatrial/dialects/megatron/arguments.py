@@ -14,7 +14,7 @@ from typing import Any
 from seatrial.dialects.megatron.stages import end_of
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import count, mapped, natural, not_negative, one_of, positive, share, text
-from seatrial.dialects.table.keys import FromSpec, Key, as_is, equivalent, ignored, to
+from seatrial.dialects.table.keys import PATH, FromSpec, Key, as_is, equivalent, ignored, to
 from seatrial.dialects.table.versions import versions
 from seatrial.dialects.table.without_effect import rows
 from seatrial.spec import RunSpec, ScheduleKind
@@ -94,9 +94,8 @@ _SAVES: FromSpec = attrgetter("checkpoint.enabled")
 
 
 def _where(holds: FromSpec, value: Any) -> FromSpec:
-    """A value, or that of a path, where something holds."""
-    is_path = isinstance(value, str) and "." in value
-    return lambda spec: (attrgetter(value)(spec) if is_path else value) if holds(spec) else None
+    """A value, where something holds."""
+    return lambda spec: value if holds(spec) else None
 
 
 def _is_float16(spec: RunSpec) -> bool:
@@ -216,7 +215,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "group-query-attention": to("model.num_kv_heads", flag, "Several query heads share a key/value head.",
                                 write=lambda s: s.model.num_kv_heads != s.model.num_heads),
     "num-query-groups": to("model.num_kv_heads", count, "Key/value heads, under --group-query-attention.", default=1,
-                           write=lambda s: s.model.num_kv_heads if s.model.num_kv_heads != s.model.num_heads else None),
+                           only=lambda s: s.model.num_kv_heads != s.model.num_heads),
     "max-position-embeddings": to("model.max_positions", count, "Longest sequence; rows of a table of positions.",
                                   write=lambda s: max(s.batch.sequence_length, s.model.max_positions or 0),
                                   required=True),
@@ -232,7 +231,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "use-rope-scaling": to("model.rope_scaling", flag, "Llama 3.1's stretching of rotary positions.",
                            write=lambda s: s.model.rope_scaling is not None),
     "rope-scaling-factor": to("model.rope_scaling.factor", positive, default=8.0,
-                              write=_where(attrgetter("model.rope_scaling"), "model.rope_scaling.factor")),
+                              only=attrgetter("model.rope_scaling")),
     "normalization": to("model.norm", one_of("LayerNorm", "RMSNorm"), default="LayerNorm",
                         write=lambda s: "RMSNorm" if s.model.norm == "rmsnorm" else "LayerNorm"),
     "norm-epsilon": as_is("model.norm_epsilon", positive, default=1e-5),
@@ -250,7 +249,7 @@ ARGUMENTS: Mapping[str, Key] = {
         "GPTSentencePieceTokenizer", "TikTokenizer", "NullTokenizer", "MegatronHFTokenizer",
     ), write=lambda s: "HuggingFaceTokenizer" if _has_tokenizer(s) else "NullTokenizer"),
     "tokenizer-model": to("data.tokenizer,model.vocab_size", text, "Path or name; its vocabulary is the model's.",
-                          write=_where(_has_tokenizer, "data.tokenizer")),
+                          write=lambda s: s.data.tokenizer if _has_tokenizer(s) else None),
     "vocab-size": to("model.vocab_size", count, "Of a NullTokenizer, which adds a token; else the tokenizer decides.",
                      write=_vocab_size),
     "padded-vocab-size": to("model.vocab_size", count, "Rows of the embedding, padding included."),
@@ -277,7 +276,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "num-layers-per-virtual-pipeline-stage": to("parallelism.virtual_pipeline", count, "Layers of a model chunk."),
     "num-virtual-stages-per-pipeline-rank": to(
         "parallelism.virtual_pipeline", count,
-        write=_where(lambda s: s.parallelism.virtual_pipeline > 1, "parallelism.virtual_pipeline"),
+        only=lambda s: s.parallelism.virtual_pipeline > 1,
     ),
     "decoder-first-pipeline-num-layers": to("parallelism.stage_layers", natural, "Layers of the first stage; the "
                                             "others share the rest.", write=partial(end_of, end=0)),
@@ -310,15 +309,11 @@ ARGUMENTS: Mapping[str, Key] = {
     "fp16": to("precision.compute_dtype", flag, "float16 with float32 master weights and a scaled loss.",
                write=_is_float16),
     "loss-scale": as_is("precision.loss_scale", positive, "One scale for the whole run; default: it follows the "
-                        "gradients.", write=_where(_is_float16, "precision.loss_scale")),
-    "initial-loss-scale": as_is("precision.initial_loss_scale", positive, default=2.0**32,
-                                write=_where(_scales, "precision.initial_loss_scale")),
-    "min-loss-scale": as_is("precision.min_loss_scale", positive, default=1.0,
-                            write=_where(_scales, "precision.min_loss_scale")),
-    "loss-scale-window": as_is("precision.loss_scale_window", steps, default=1000,
-                               write=_where(_scales, "precision.loss_scale_window")),
-    "hysteresis": as_is("precision.loss_scale_hysteresis", count, default=2,
-                        write=_where(_scales, "precision.loss_scale_hysteresis")),
+                        "gradients.", only=_is_float16),
+    "initial-loss-scale": as_is("precision.initial_loss_scale", positive, default=2.0**32, only=_scales),
+    "min-loss-scale": as_is("precision.min_loss_scale", positive, default=1.0, only=_scales),
+    "loss-scale-window": as_is("precision.loss_scale_window", steps, default=1000, only=_scales),
+    "hysteresis": as_is("precision.loss_scale_hysteresis", count, default=2, only=_scales),
     "grad-reduce-in-bf16": to(_GRADIENTS, flag, write=lambda s: s.precision.compute_dtype
                               == s.precision.gradient_dtype == s.precision.reduce_dtype == "bfloat16"),
     "accumulate-allreduce-grads-in-fp32": to(
@@ -368,26 +363,24 @@ ARGUMENTS: Mapping[str, Key] = {
     "adam-beta1": as_is("optimizer.beta1", share, default=0.9),
     "adam-beta2": as_is("optimizer.beta2", share, default=0.999),
     "adam-eps": as_is("optimizer.epsilon", positive, default=1e-8),
-    "sgd-momentum": to("optimizer.momentum", share, default=0.9,
-                       write=lambda s: s.optimizer.momentum if s.optimizer.algorithm == "sgd" else None),
+    "sgd-momentum": to("optimizer.momentum", share, default=0.9, only=lambda s: s.optimizer.algorithm == "sgd"),
     "clip-grad": to("optimizer.clip_norm", not_negative, "0: no clipping.", default=1.0,
                     write=lambda s: s.optimizer.clip_norm or 0.0),
     "no-check-for-nan-in-loss-and-grad": to("optimizer.on_non_finite", flag, "The run continues; default: it stops.",
                                             write=lambda s: s.optimizer.on_non_finite == "continue"),
     # data
     "mock-data": to("data.kind", flag, "Sequences made by Megatron itself.", write=lambda s: not has_files(s)),
-    "split": to("data.split", text, "Shares of training, validation and test; default: 969,30,1.",
-                write=_where(has_files, "data.split")),
+    "split": to("data.split", text, "Shares of training, validation and test; default: 969,30,1.", only=has_files),
     "data-path": to(_PATHS, several, "Of .bin and .idx files, with weights or without.",
                     write=_data(_blend, split=True)),
     "train-data-path": to(_PATHS, several, write=_data(_blend, split=False)),
     "valid-data-path": to("data.validation_paths", several,
                           write=_data(lambda s: _words(s.data.validation_paths), split=False)),
     "test-data-path": to("data.test_paths", several, write=_data(lambda s: _words(s.data.test_paths), split=False)),
-    "data-cache-path": as_is("data.index_dir", text, write=_where(has_files, "data.index_dir")),
-    "reset-position-ids": as_is("data.reset_positions", flag, write=_where(has_files, "data.reset_positions")),
-    "reset-attention-mask": as_is("data.reset_attention", flag, write=_where(has_files, "data.reset_attention")),
-    "eod-mask-loss": as_is("data.mask_document_ends", flag, write=_where(has_files, "data.mask_document_ends")),
+    "data-cache-path": as_is("data.index_dir", text, only=has_files),
+    "reset-position-ids": as_is("data.reset_positions", flag, only=has_files),
+    "reset-attention-mask": as_is("data.reset_attention", flag, only=has_files),
+    "eod-mask-loss": as_is("data.mask_document_ends", flag, only=has_files),
     # evaluation, log, speed and memory
     "eval-interval": as_is("evaluation.interval_steps", count, default=1000),
     "full-validation": to("evaluation.batches", flag, "Each evaluation uses all validation data.",
@@ -408,8 +401,7 @@ ARGUMENTS: Mapping[str, Key] = {
         (word for word, name in ATTENTION.items() if name == s.execution.attention), "auto")),
     "use-flash-attn": to("execution.attention", flag, "Old name of --attention-backend flash."),
     "profile": to("execution.profile_from_step", flag, write=lambda s: s.execution.profile_from_step is not None),
-    "profile-step-start": to("execution.profile_from_step", natural, default=10,
-                             write=attrgetter("execution.profile_from_step")),
+    "profile-step-start": to("execution.profile_from_step", natural, default=10, write=PATH),
     "profile-step-end": to("execution.profile_steps", count, "The step after the last profiled one.",
                            default=12, write=lambda s: None if s.execution.profile_from_step is None
                            else s.execution.profile_from_step + s.execution.profile_steps),
@@ -418,17 +410,17 @@ ARGUMENTS: Mapping[str, Key] = {
     "save-interval": to("checkpoint.interval_steps", natural, "Needed with --save; 0 without it is the same as none.",
                         write=lambda s: (s.checkpoint.interval_steps or s.steps) if _SAVES(s) else None),
     "persistent-save-interval": to("checkpoint.interval_steps", count, "Another name for --save-interval."),
-    "async-save": to("checkpoint.asynchronous", flag, write=_where(_SAVES, "checkpoint.asynchronous")),
+    "async-save": to("checkpoint.asynchronous", flag, only=_SAVES),
     "use-persistent-ckpt-worker": equivalent(
         "who saves a checkpoint in the background does not change it; since core 0.16 --async-save needs it", flag,
-        write=_where(_SAVES, "checkpoint.asynchronous"),
+        write=lambda s: _SAVES(s) and s.checkpoint.asynchronous,
     ),
     "exit-on-missing-checkpoint": to("checkpoint.resume_required", flag, "Stops if --load finds nothing.",
-                                     write=_where(_resumed, "checkpoint.resume_required")),
+                                     only=_resumed),
     "load": to("checkpoint.resume,checkpoint.resume_from", text, "If it is where --save writes, the run resumes.",
                write=lambda s: _resumed(s) or s.checkpoint.resume_from),
     "pretrained-checkpoint": to("checkpoint.resume_from", text, "Initial weights if --load finds nothing.",
-                                write=_where(_resumed, "checkpoint.resume_from")),
+                                only=_resumed),
     "no-load-optim": to("checkpoint.weights_only", flag),
     "finetune": to("checkpoint.weights_only", flag, "Loads only the weights, and starts at step 0.",
                    write=lambda s: s.checkpoint.weights_only and s.checkpoint.resume_from is not None
@@ -459,9 +451,8 @@ _WHERE = "rendezvous does not change the result"
 
 # torchrun's own options, before the program; it takes - for _ as well.
 LAUNCHER: Mapping[str, Key] = {
-    "nproc_per_node": to("topology.devices_per_node", text, "Processes of a node, one a device.",
-                         write=attrgetter("topology.devices_per_node")),
-    "nnodes": to("topology.num_nodes", text, write=attrgetter("topology.num_nodes")),
+    "nproc_per_node": to("topology.devices_per_node", text, "Processes of a node, one a device.", write=PATH),
+    "nnodes": to("topology.num_nodes", text, write=PATH),
     "master_addr": as_is("distributed.coordinator_host", text),
     "master_port": as_is("distributed.coordinator_port", coerce.port),
     "node_rank": equivalent("it differs from node to node", text),

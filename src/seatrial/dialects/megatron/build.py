@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -199,7 +200,9 @@ def _stage_layers(s: Settings, pipeline: int, chunks: int, model: ModelSpec | No
 def _chunks(s: Settings, pipeline: int, model: ModelSpec | None) -> int:
     layout = s["pipeline-model-parallel-layout"]
     if layout is not None and pipeline > 1:
-        return max(1, (stages.stages_of(layout)) // pipeline)
+        with suppress(ValueError):  # `_stage_layers` reports it
+            return max(1, len(stages.of_layout(layout)) // pipeline)
+        return 1
     if s.given("num-virtual-stages-per-pipeline-rank"):
         return int(s["num-virtual-stages-per-pipeline-rank"])
     if s.given("num-layers-per-virtual-pipeline-stage") and model is not None:

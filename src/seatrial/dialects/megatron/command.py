@@ -10,7 +10,7 @@ from seatrial.command import is_secret
 from seatrial.dialects import jobs
 from seatrial.dialects.containers import around
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, flag, several, strategy
-from seatrial.dialects.megatron.launchers import take_launcher, take_world
+from seatrial.dialects.megatron.launchers import program, take_launcher, take_world
 from seatrial.dialects.megatron.script import NETWORK, SCRIPTS, VARIABLES, arguments
 from seatrial.dialects.megatron.settings import ALL, OURS, SET_BY_LAUNCHERS, TORCHRUN, Settings, groups, misspelt
 from seatrial.dialects.table.entries import Entry, Request
@@ -33,14 +33,14 @@ _LOOKALIKES = {
 def settings(request: Request) -> Settings:
     """The settings of a command and its overrides. Raises InputError where it does not start Megatron."""
     members = request.document.root.members
-    argv = members["argv"].value if isinstance(members["argv"].value, list) else []
+    argv = members["argv"].items
     outside = around(argv)
     place = next((i for i in range(outside.behind, len(argv)) if _is_program(argv, i)), None)
     if place is None:
         why = "the command does not start pretrain_gpt.py, train_llama3.sh or train_llama2.sh"
         at, fix = members["argv"].mark, "give a command that starts one of them"
         raise InputError.single("unknown-program", request.document.file, why, fix, at)
-    name = _program(argv[place])
+    name = program(argv[place])
     script = name if name in SCRIPTS else ""
     options = VARIABLES if script else {f"{TORCHRUN}{option}": key for option, key in LAUNCHER.items()}
     found = Settings(
@@ -67,13 +67,9 @@ def settings(request: Request) -> Settings:
     return found
 
 
-def _program(word: Node) -> str:
-    return str(word.value).rpartition("/")[2]
-
-
 def _is_program(argv: Sequence[Node], place: int) -> bool:
     is_module = place > 0 and argv[place - 1].value == "-m" and str(argv[place].value).endswith("pretrain_gpt")
-    return is_module or _program(argv[place]) in ("pretrain_gpt.py", *SCRIPTS)
+    return is_module or program(argv[place]) in ("pretrain_gpt.py", *SCRIPTS)
 
 
 # --- words as argparse takes them -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from seatrial.dialects.megatron.arguments import DISCARDED
 from seatrial.dialects.megatron.build import is_fully_sharded
 from seatrial.dialects.megatron.script import SCRIPTS
 from seatrial.dialects.megatron.settings import Settings
+from seatrial.dialects.table.entries import NO_CHANGE
 from seatrial.errors import Severity
 from seatrial.spec import RunSpec
 
@@ -97,7 +98,8 @@ REFUSALS: tuple[Refusal, ...] = (
 
 # Where ROCm's scripts do something else than their variables say, or refuse.
 SCRIPT_TRAPS: tuple[Trap, ...] = (
-    ("TP", "warning", "reset-by-script", lambda s: _is_sharded(s) and s.get("TP", 1) > 1,
+    ("TP", "warning", "reset-by-script",
+     lambda s: (s.given("FSDP") or s.given("MEGATRON_FSDP")) and s.get("TP", 1) > 1,
      "with FSDP=1 or MEGATRON_FSDP=1 the script sets TP to 1, whatever is given here", "give TP=1"),
     ("FSDP", "info", "reset-by-script", _without("FSDP", "TP"), "the script sets TP from 8 to 1", "give TP=1"),
     ("MEGATRON_FSDP", "info", "reset-by-script", _without("MEGATRON_FSDP", "TP", "FSDP"),
@@ -156,14 +158,10 @@ ARGUMENT_TRAPS: tuple[Trap, ...] = (
     ("cp-comm-type", "info", "nearest-strategy",
      lambda s: s.given("cp-comm-type") and "a2a" in s.entries["cp-comm-type"].text,
      "heads are not exchanged here; a ring or an all-gather is used instead, with the same result",
-     "no change is needed"),
+     NO_CHANGE),
     ("data-path", "warning", "default-split", lambda s: s["split"] is None and bool(s["data-path"]),
      "--split is missing, so the default 969,30,1 applies: 3 % of the data is held out of training", "add --split"),
 )  # fmt: skip
-
-
-def _is_sharded(s: Settings) -> bool:
-    return s.given("FSDP") or s.given("MEGATRON_FSDP")
 
 
 def _is_llama2(s: Settings) -> bool:

@@ -7,7 +7,7 @@ torchrun's `nnodes` and `nproc_per_node`. Where none says it, `Settings.unstated
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from seatrial.dialects.jobs import EACH, NODES
@@ -26,9 +26,14 @@ _NNODES, _NPROC = f"{TORCHRUN}nnodes", f"{TORCHRUN}nproc_per_node"
 _OPTIONS = tuple(f"--{name}" for name in LAUNCHER)
 
 
+def program(word: Node) -> str:
+    """The name of the program that a word is."""
+    return str(word.value).rpartition("/")[2]
+
+
 def take_launcher(found: Settings, words: Sequence[Node], document: Document) -> None:
     """Takes what the words before the program say of nodes and processes."""
-    names = [_program(word) for word in words]
+    names = [program(word) for word in words]
     place = next((i for i, name in enumerate(names) if name in (*_TORCHRUN, *_DEEPSPEED)), None)
     if place is not None and names[place] in _DEEPSPEED:
         _take_deepspeed(found, words[place], words[place + 1 :], document)
@@ -64,10 +69,6 @@ def take_world(found: Settings, stated: Mapping[str, Entry]) -> None:
     if world > of_node and not each:
         why = f"nothing says on how many nodes these {world} processes are; {of_node} on each are assumed"
         found.problems.append(entry.problem("info", "assumed", why, "give nnodes=… and nproc_per_node=…"))
-
-
-def _program(word: Node) -> str:
-    return str(word.value).rpartition("/")[2]
 
 
 def _unstated(why: str) -> str:
@@ -116,14 +117,7 @@ _OF_RUNNER = {  # its options that matter here
 
 def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], document: Document) -> None:
     """The machines that DeepSpeed's runner takes: those of its hostfile, or this node where there is none."""
-    given: dict[str, Entry] = {}
-    for option, values in groups(words):
-        written, equals, value = str(option.value).partition("=") if option else ("", "", "")
-        node = option if equals or not values else values[0]
-        if written in _OF_RUNNER and node is not None:
-            said = value if equals else str(node.value)
-            entry = Entry(key=written, value=said, text=said, mark=node.mark, key_mark=node.mark)
-            given[_OF_RUNNER[written]] = entry
+    given = dict(_options_of_runner(words))
     for name in ("master_addr", "master_port"):
         if name in given:
             found.take(f"{TORCHRUN}{name}", given[name])
@@ -153,6 +147,16 @@ def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], docume
         found.problems.append((file or itself).problem("error", "uneven-nodes", why, fix))
         return
     _take_machines(found, file or itself, len(sizes), next(iter(sizes.values())))
+
+
+def _options_of_runner(words: Sequence[Node]) -> Iterator[tuple[str, Entry]]:
+    """Those that matter here, by what they say."""
+    for option, values in groups(words):
+        written, equals, value = str(option.value).partition("=") if option else ("", "", "")
+        node = option if equals or not values else values[0]
+        if written in _OF_RUNNER and node is not None:
+            said = value if equals else str(node.value)
+            yield _OF_RUNNER[written], Entry(key=written, value=said, text=said, mark=node.mark, key_mark=node.mark)
 
 
 def _selection(given: Mapping[str, Entry]) -> hostfiles.Selection:
@@ -194,19 +198,19 @@ def _take_mpirun(found: Settings, words: Sequence[Node], document: Document) -> 
 
     Where it does not say that, its hostfile may, whose hosts it fills one after the other; else all are on one.
     """
-    start = next((i for i, word in enumerate(words) if _program(word) in _MPIRUN), None)
+    start = next((i for i, word in enumerate(words) if program(word) in _MPIRUN), None)
     if start is None:
         return
     pairs = list(zip(words[start + 1 :], words[start + 2 :], strict=False))
 
-    def last(names: tuple[str, ...]) -> Node | None:
+    def first(names: tuple[str, ...]) -> Node | None:
         return next((value for name, value in pairs if name.value in names), None)
 
     def number(names: tuple[str, ...]) -> Node | None:
-        node = last(names)
+        node = first(names)
         return node if node is not None and str(node.value).isdecimal() else None
 
-    total, each, file = number(_ALL_PROCESSES), number(_OF_A_NODE), last(_HOSTFILE)
+    total, each, file = number(_ALL_PROCESSES), number(_OF_A_NODE), first(_HOSTFILE)
     if total is None:
         return
     processes, of_a_node = int(str(total.value)), int(str((each or total).value))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from seatrial.dialects.megatron.settings import Settings
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.spec import ModelSpec, RopeScaling, gather_part
-from seatrial.spec.presets import MODELS, architecture, known_vocabulary
+from seatrial.spec.presets import MODELS, architecture, known_vocabulary, of_dimensions
 
 _ASSUMED_VOCABULARY = 128_256  # Llama 3's, where only Megatron can tell
 
@@ -55,13 +55,9 @@ def _model_name(model: ModelSpec) -> str:
     for name, preset in MODELS.items():
         if architecture(replace(model, vocab_multiple=preset.vocab_multiple)) == architecture(preset):
             return name
-    alike = [name for name, preset in MODELS.items() if _shape(preset) == _shape(model)]
+    alike = of_dimensions(model)
     owner = next((name for name in alike if MODELS[name].vocab_size == model.vocab_size), next(iter(alike), None))
     return f"{owner}-changed" if owner else "gpt"
-
-
-def _shape(model: ModelSpec) -> tuple[int, ...]:
-    return model.hidden_dim, model.num_layers, model.num_heads, model.num_kv_heads, model.head_dim, model.ffn_dim
 
 
 def _vocab_size(s: Settings) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.dialects.megatron.arguments import ARGUMENTS, ATTENTION, FP8, folder, has_files, is_sharded
 from seatrial.dialects.table.coerce import count, mapped, one_of, port, takes, text, whole
-from seatrial.dialects.table.keys import Key, as_is, equivalent, ignored, rejected, to, written_values
+from seatrial.dialects.table.keys import PATH, Key, as_is, equivalent, ignored, rejected, to, written_values
 from seatrial.spec import RunSpec
 from seatrial.spec.presets import MODELS, known_vocabulary, same_architecture
 
@@ -179,17 +179,15 @@ VARIABLES: Mapping[str, Key] = {
                     write=_blend),
     "MOCK_DATA": to("data.kind", switch, "Of versions before 2026, where 1 was the default; now DATA_PATH decides."),
     "DATA_DIR": ignored(_OLD, text),
-    "DATA_CACHE_PATH": to("data.index_dir", text, "Read only where NNODES is above 1.",
-                          write=lambda s: s.data.index_dir if has_files(s) else None),
+    "DATA_CACHE_PATH": to("data.index_dir", text, "Read only where NNODES is above 1.", only=has_files),
     "SAVE_CKPT_PATH": to("checkpoint.directory,checkpoint.enabled", text, write=folder),
-    "LOAD_CKPT_PATH": to("checkpoint.resume_from", text, "Its weights; no optimizer state.",
-                         write=attrgetter("checkpoint.resume_from")),
+    "LOAD_CKPT_PATH": to("checkpoint.resume_from", text, "Its weights; no optimizer state.", write=PATH),
     "SAVE_INTERVAL": to("checkpoint.interval_steps", count, "Read only with SAVE_CKPT_PATH.",
                         write=ARGUMENTS["save-interval"].write),
     "EVAL_INTERVAL": to("evaluation.interval_steps", count, "Read only with SAVE_CKPT_PATH.",
-                        write=lambda s: s.evaluation.interval_steps if s.checkpoint.enabled else None),
+                        only=attrgetter("checkpoint.enabled")),
     "EVAL_ITERS": to("evaluation.batches", whole, "0 or less, as by default: no evaluation.",
-                     write=lambda s: s.evaluation.batches if s.evaluation.interval_steps else None),
+                     only=attrgetter("evaluation.interval_steps")),
     "CKPT_FORMAT": ignored("checkpoints have Seatrial's own format", one_of("torch", "torch_dist", "torch_dcp",
                            "fsdp_dtensor", "zarr"), quiet=("torch",),
                            write=lambda s: "torch_dist" if _is_fsdp(s) and s.checkpoint.enabled else None),

@@ -11,16 +11,11 @@ from typing import Any, ClassVar
 from seatrial.command import is_secret
 from seatrial.dialects import jobs
 from seatrial.dialects.containers import Around
-from seatrial.dialects.megatron.arguments import (
-    ALIASES,
-    ARGUMENTS,
-    OTHER_ARGUMENTS,
-    flag,
-)
+from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, OTHER_ARGUMENTS, flag
 from seatrial.dialects.megatron.script import ASSUMED_DEVICES, VARIABLES
 from seatrial.dialects.table import settings as table
 from seatrial.dialects.table.coerce import NotAChoice, text
-from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.entries import NO_CHANGE, Entry
 from seatrial.dialects.table.keys import OMIT, Key, to
 from seatrial.dialects.table.suggestions import did_you_mean, distance
 from seatrial.errors import Mark, Problem, Severity
@@ -180,7 +175,7 @@ class Settings(table.Settings):
         for why, (first, *others) in self.by_reason("ignored").items():
             also = f" (nor do {', '.join(self.entries[name].key for name in others)})" if others else ""
             why = f"it has no effect{also}: {why}"
-            self.problems.append(self.entries[first].key_problem("info", "no-effect", why, "no change is needed"))
+            self.problems.append(self.entries[first].key_problem("info", "no-effect", why, NO_CHANGE))
 
 
 def _is_of_a_fork(error: ValueError, word: str) -> bool:
@@ -228,9 +223,7 @@ def groups(words: Sequence[Node]) -> Iterator[tuple[Node | None, list[Node]]]:
 
 def is_passed_on(name: str) -> bool:
     """True if a variable is one that reaches the processes as it stands."""
-    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (
-        is_secret(name) or name in SET_BY_LAUNCHERS
-    )
+    return name.isascii() and name.isidentifier() and not (is_secret(name) or name in SET_BY_LAUNCHERS)
 
 
 def misspelt(names: Sequence[str], known: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -27,14 +27,6 @@ def of_ends(layers: int, stages: int, chunks: int, first: int | None, last: int 
     return tuple(number // chunks for _ in range(chunks) for number in of_stages)
 
 
-def stages_of(layout: str) -> int:
-    """How many stages, virtual ones included, a layout has; 1 where it is none."""
-    try:
-        return len(of_layout(layout))
-    except ValueError:
-        return 1
-
-
 def of_layout(text: str) -> tuple[int, ...]:
     """The layers of each chunk of `Et*3|(tt|)*29,m|L`. Raises ValueError where it is none."""
     layout = re.sub(r"[\s,]", "", text)

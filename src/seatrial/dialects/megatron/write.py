@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, is_sharded
 from seatrial.dialects.megatron.script import NETWORK, VARIABLES, written_variables
@@ -97,15 +96,11 @@ def _words(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[list[str]]:
         if value is None or value is False or value == ():
             continue
         words = value if isinstance(value, tuple) else () if value is True else (value,)
-        texts = [_word(word) for word in words]
+        texts = [repr(word) if isinstance(word, float) else str(word) for word in words]
         if len(texts) == 1 and texts[0].startswith("-") and not isinstance(value, tuple):
             yield [f"--{name}={texts[0]}"]  # else argparse takes it for an argument
         else:
             yield [f"--{name}", *texts]
-
-
-def _word(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def script_variables(spec: RunSpec) -> tuple[dict[str, str], dict[str, str], str]:

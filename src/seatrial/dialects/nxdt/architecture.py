@@ -295,6 +295,5 @@ def _counted(tokenizer: str) -> int | None:
     if isinstance(vocabulary, dict):
         added += vocabulary.values()
         return max((number for number in added if isinstance(number, int)), default=-1) + 1 or None
-    return (
-        len(vocabulary) + sum(number >= len(vocabulary) for number in added) if isinstance(vocabulary, list) else None
-    )
+    size = len(vocabulary) if isinstance(vocabulary, list) else None
+    return None if size is None else size + sum(number >= size for number in added)

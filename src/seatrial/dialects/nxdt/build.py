@@ -14,6 +14,7 @@ from seatrial.dialects.nxdt.optimizer import optimizer as optimizer_of
 from seatrial.dialects.nxdt.precision import precision
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import NO_CHANGE
 from seatrial.dialects.table.layouts import lay_out
 from seatrial.dialects.typed import as_name
 from seatrial.estimate import hardware
@@ -346,7 +347,7 @@ def _evaluation(settings: Settings, data: Data) -> Evaluation:
         return Evaluation()
     if not has_data:
         why = "there is no validation data (data.val_dir), so nothing is validated"
-        settings.add(interval, "info", "no-effect", why, "no change is needed")
+        settings.add(interval, "info", "no-effect", why, NO_CHANGE)
         return Evaluation()
     in_steps = every if isinstance(every, int) else None
     if in_steps is None and epochs is None:
@@ -355,9 +356,8 @@ def _evaluation(settings: Settings, data: Data) -> Evaluation:
             f"a share of an epoch ({every:g}) with check_val_every_n_epoch null is not supported; Lightning refuses it "
             "too", "give the interval as a number of steps, without a point, or check_val_every_n_epoch: 1",
         )  # fmt: skip
-    is_plain = epochs == 1 and (
-        in_steps is None or data.kind == "megatron"
-    )  # whose loader has one epoch, the whole run
+    has_one_epoch = data.kind == "megatron"  # the whole run
+    is_plain = epochs == 1 and (in_steps is None or has_one_epoch)
     return Evaluation(
         interval_steps=in_steps,
         interval_fraction=every if in_steps is None else None,

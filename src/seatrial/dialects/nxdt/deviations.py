@@ -34,10 +34,6 @@ def _mixed_without_zero1(settings: Settings, spec: RunSpec) -> bool:
     return _is_hf(settings) and mixed and not spec.parallelism.zero1
 
 
-def _is(kind: str) -> Touches:
-    return lambda settings, spec: spec.objective.kind == kind
-
-
 DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         key="precision.type", documented="mixed_precisionSR is mixed precision with stochastic rounding",
@@ -98,7 +94,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         key=f"{ALIGNMENT}.dpo", documented="each pair is compared with the reference model's answer to it",
         actual="the reference's log probabilities are made in shuffled order and attached to other pairs",
-        touches=_is("dpo"), numbers=True,
+        touches=lambda settings, spec: spec.objective.kind == "dpo", numbers=True,
     ),
     Deviation(
         key=f"{ALIGNMENT}.dpo.kl_beta", documented="0.01 where it is not given, and so is orpo.beta",

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
-from seatrial.dialects.nxdt.optimizer import S
+from seatrial.dialects.nxdt.optimizer import SCHED
 from seatrial.dialects.nxdt.precision import MANUAL, SWITCHES
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.settings import listed
+from seatrial.dialects.table.entries import NO_CHANGE
+from seatrial.dialects.table.settings import Finding, listed
 from seatrial.errors import Severity
 from seatrial.spec import RunSpec
 
-Finding = tuple[str, Severity, str, str, str]  # key, severity, code, why, fix
-
 PAGE = "docs/reference/nxdt.md"
-CHECKED = (f"{S}.max_steps", f"{S}.d_model")  # keys without effect that are compared with what runs
+CHECKED = (f"{SCHED}.max_steps", f"{SCHED}.d_model")  # keys without effect that are compared with what runs
 
 
 def refused(settings: Settings) -> None:
@@ -35,7 +34,7 @@ def own(settings: Settings) -> None:
         first, *_ = settings.own.values()
         which, it = ("a key", "it") if len(settings.own) == 1 else (f"{len(settings.own)} keys", "them")
         why = f"{which} of your own ({listed(settings.own)}): NxDT hands {it} to your code, and nothing here reads {it}"
-        settings.problems.append(first.key_problem("info", "own-key", why, "no change is needed"))
+        settings.problems.append(first.key_problem("info", "own-key", why, NO_CHANGE))
 
 
 def about(settings: Settings, spec: RunSpec) -> None:
@@ -51,7 +50,7 @@ def _constant_steps(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
     rest = spec.step_limit - optimizer.warmup_steps
     if optimizer.schedule == "nemo_cosine" and optimizer.constant_steps >= rest > 0:
         lowest = optimizer.learning_rate * optimizer.final_learning_rate_fraction
-        key = f"{S}.constant_steps" if f"{S}.constant_steps" in settings.values else f"{S}.constant_ratio"
+        key = f"{SCHED}.constant_steps" if f"{SCHED}.constant_steps" in settings.values else f"{SCHED}.constant_ratio"
         why = (
             f"{optimizer.constant_steps} steps at the lowest rate leave none for the decay: of {spec.steps} steps, "
             f"{optimizer.warmup_steps} are warm-up, so the rate drops from {optimizer.learning_rate:g} to {lowest:g} "
@@ -62,10 +61,10 @@ def _constant_steps(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
 
 def _contradictions(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
     """Keys that say something else than what runs."""
-    given, kind = settings.get(f"{S}.max_steps"), settings.get("precision.type")
+    given, kind = settings.get(f"{SCHED}.max_steps"), settings.get("precision.type")
     if given not in (None, -1, spec.steps) and spec.steps is not None:
         why = f"the schedule is to have {given} steps, but trainer.max_steps decides, as in NxDT: {spec.steps}"
-        yield f"{S}.max_steps", "warning", "contradiction", why, "write ${trainer.max_steps}, or remove it"
+        yield f"{SCHED}.max_steps", "warning", "contradiction", why, "write ${trainer.max_steps}, or remove it"
     switches = [f"precision.{name}" for name in SWITCHES if settings.get(f"precision.{name}")]
     if switches and kind not in (None, MANUAL):
         why = f"{listed(switches)} is read only where type is manual, and it is {kind}"
@@ -118,4 +117,4 @@ def _mesh(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
         f"a step are {replicas} replica{'s' * (replicas > 1)} × {spec.accumulation_steps} micro-batches of "
         f"{batch.micro_batch_size}"
     )
-    yield "trainer.devices", "info", "derived", why, "no change is needed"
+    yield "trainer.devices", "info", "derived", why, NO_CHANGE

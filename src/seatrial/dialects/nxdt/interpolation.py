@@ -14,6 +14,7 @@ from typing import Any
 
 from seatrial import source
 from seatrial.dialects.table.coerce import MAX_NUMBER, shown
+from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import Problem
 from seatrial.source import Node
@@ -80,12 +81,8 @@ class Interpolation:
             except _Wrong as wrong:
                 self.broken.add(path)
                 if wrong.at in (None, path) or wrong.at not in found:
-                    self.problems.append(
-                        Problem(
-                            severity="error", code=wrong.code, path=".".join(path), why=wrong.why, fix=wrong.fix,
-                            mark=node.mark,
-                        )
-                    )  # fmt: skip
+                    entry = Entry.of(".".join(path), node)
+                    self.problems.append(entry.problem("error", wrong.code, wrong.why, wrong.fix))
         return _with(self._root, (), values)
 
     def _value(self, path: Path, node: Node) -> Any:

@@ -6,45 +6,17 @@ in `write`. A row that is not written repeats another one, or says what is so an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.dialects.nxdt.optimizer import ALGORITHMS, OPTIMIZERS, REFUSED, SCHEDULES, P, schedule_name
+from seatrial.dialects.nxdt import readers
+from seatrial.dialects.nxdt.optimizer import ALGORITHMS, OPTIM, OPTIMIZERS, REFUSED, SCHEDULES, schedule_name
 from seatrial.dialects.nxdt.precision import MANUAL, REDUCE, SPELLINGS, SWITCHES, TYPES, formats, reduce_format
-from seatrial.dialects.nxdt.readers import (
-    MODULES,
-    OPEN,
-    all_or_part,
-    anything,
-    batches_or_share,
-    betas,
-    boolean,
-    copies,
-    count_or_all,
-    cuts,
-    data_prefix,
-    folder_here,
-    modules,
-    named,
-    named_path,
-    natural_or_all,
-    optional,
-    path_or_none,
-    prefixes,
-    probability,
-    rope_base,
-    seed,
-    share_above_zero,
-    shares,
-    size_of_model,
-    steps,
-    steps_or_share,
-    switch,
-)
+from seatrial.dialects.nxdt.readers import anything, boolean, optional
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import count, natural, not_negative, one_of, positive, share, text, whole
-from seatrial.dialects.table.keys import OMIT, Key, as_is, equivalent, ignored, rejected, repeats, to
+from seatrial.dialects.table.keys import OMIT, PATH, FromSpec, Key, as_is, equivalent, ignored, rejected, repeats, to
 from seatrial.spec import RunSpec
 
 ALIGNMENT, OLD_ALIGNMENT = "model_alignment_strategy", "data.alignment_strategy"
@@ -54,9 +26,7 @@ COMPILE_CACHE = "/var/tmp/neuron-compile-cache"  # Neuron's own
 FUSIONS = "model.fusions"
 MONITORS = {"val_loss": "validation_loss", "reduced_train_loss": "loss", "train_loss": "loss", "loss": "loss"}
 _MONITOR = {metric: name for name, metric in reversed(MONITORS.items())}
-_CLASSES = {module: name for name, module in reversed(MODULES.items())}
-
-Values = Callable[[RunSpec], Any]
+_CLASSES = {module: name for name, module in reversed(readers.MODULES.items())}
 
 _TEXT, _BOTH = optional(text), (True, False)
 _HYPERPOD = "it is for HyperPod's launcher"
@@ -83,14 +53,9 @@ def _in(section: str, rows: Mapping[str, Key]) -> dict[str, Key]:
     return {f"{section}.{name}": key for names, key in rows.items() for name in names.split()}
 
 
-def _always(value: Any) -> Values:
+def _always(value: Any) -> FromSpec:
     """A value without effect here that NxDT does not start without: it reads the key as an attribute."""
     return lambda spec: value
-
-
-def _where(is_so: Callable[[RunSpec], bool], value: Values) -> Values:
-    """A value that is written only in some runs."""
-    return lambda spec: value(spec) if is_so(spec) else OMIT
 
 
 def _validates(spec: RunSpec) -> bool:
@@ -99,17 +64,12 @@ def _validates(spec: RunSpec) -> bool:
     return has_interval and (bool(spec.data.validation_paths) or spec.data.kind == "megatron")
 
 
-def _every_epochs(spec: RunSpec) -> int | None:
-    evaluation = spec.evaluation
-    return evaluation.every_epochs or (1 if evaluation.interval_steps is None else None)
+def _of_blends(spec: RunSpec) -> Any:
+    """null, the same way, of what NxDT's module for .bin and .idx files reads beside them."""
+    return None if spec.data.kind == "megatron" else OMIT
 
 
-def _of_blends(value: Any) -> Values:
-    """The same of what NxDT's module for .bin and .idx files reads beside them."""
-    return lambda spec: value if spec.data.kind == "megatron" else OMIT
-
-
-def _is(kind: str) -> Callable[[RunSpec], bool]:
+def _is(kind: str) -> FromSpec:
     return lambda spec: spec.objective.kind == kind
 
 
@@ -117,26 +77,22 @@ def _recomputes(spec: RunSpec) -> str | None:
     return {"none": None, "full": "full"}.get(spec.execution.remat, "selective")
 
 
-def _axis(name: str) -> Values:
+def _axis(name: str) -> FromSpec:
     return lambda spec: spec.mesh[name]
 
 
-def _steps(part: str) -> Values:
-    return lambda spec: getattr(spec.optimizer, f"{part}_steps")
-
-
-def _format(name: str) -> Values:
+def _format(name: str) -> FromSpec:
     return lambda spec: formats(spec.precision).get(name, OMIT)
 
 
 _RUN: dict[str, Key] = {
-    "name": as_is("name", named, "The experiment's name.", required=True),
+    "name": as_is("name", readers.named, "The experiment's name.", required=True),
     "model_source": to("model,data.kind", one_of("hf", "megatron"),
                        "Whose model and data NxDT uses: hf (Hugging Face's) or megatron (Megatron's).",
                        required=True),
-    "seed": as_is("seed", seed, "Seed of the weights and of the order of the data.", default=1234),
+    "seed": as_is("seed", readers.seed, "Seed of the weights and of the order of the data.", default=1234),
     "compiler_flags": ignored(_COMPILER, _TEXT, "Of the Neuron compiler.", write=_always("--model-type transformer")),
-    "compiler_cache_url": as_is("execution.compile_cache", folder_here,
+    "compiler_cache_url": as_is("execution.compile_cache", readers.folder_here,
                                 "Where compiled programs are kept; an s3:// URL is ignored.", default=None,
                                 write=lambda spec: spec.execution.compile_cache or COMPILE_CACHE),
     "aync_exec_max_inflight_requests": ignored(
@@ -163,36 +119,38 @@ _TRAINER = _in("trainer", {
     "lnc": ignored("it maps logical to physical NeuronCores", optional(one_of("1", "2")), "1 or 2."),
     "num_nodes": to("topology.num_nodes", count, "1 where it is not given.",
                     write=lambda spec: spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).product),
-    "max_epochs": as_is("epochs", optional(count_or_all), "-1: no limit, so that max_steps is the run's length.",
-                        default=None, write=lambda spec: spec.epochs or -1),
-    "max_steps": as_is("steps", steps, "Optimizer steps, one global batch each; also the length of every schedule. "
-                       "-1, or not given: as many as max_epochs has.", write=lambda spec: spec.steps or -1),
+    "max_epochs": as_is("epochs", optional(readers.count_or_all),
+                        "-1: no limit, so that max_steps is the run's length.", default=None,
+                        write=lambda spec: spec.epochs or -1),
+    "max_steps": as_is("steps", readers.steps, "Optimizer steps, one global batch each; also the length of every "
+                       "schedule. -1, or not given: as many as max_epochs has.", write=lambda spec: spec.steps or -1),
     "log_every_n_steps": as_is("logging.interval_steps", count, default=1),
     "val_check_interval": to(
-        "evaluation.interval_steps,evaluation.interval_fraction", optional(steps_or_share),
+        "evaluation.interval_steps,evaluation.interval_fraction", optional(readers.steps_or_share),
         "A whole number: steps. A number with a point: a share of an epoch; 1.0 where it is not given.",
-        write=_where(_validates, lambda spec: spec.evaluation.interval_steps or spec.evaluation.interval_fraction),
+        write=lambda spec: spec.evaluation.interval_steps or spec.evaluation.interval_fraction, only=_validates,
     ),
     "check_val_every_n_epoch": to(
         "evaluation.every_epochs", optional(count),
         "Validation in every so many epochs, in each of which val_check_interval counts from 0; 1 if not given. "
-        "null: val_check_interval counts steps across epochs.", write=_where(_validates, _every_epochs),
+        "null: val_check_interval counts steps across epochs.", only=_validates,
+        write=lambda spec: spec.evaluation.every_epochs or (1 if spec.evaluation.interval_steps is None else None),
     ),
-    "num_sanity_val_steps": to("evaluation.initial_batches", natural_or_all, "-1: all.", default=2,
-                               write=_where(_validates, lambda spec: spec.evaluation.initial_batches)),
+    "num_sanity_val_steps": to("evaluation.initial_batches", readers.natural_or_all, "-1: all.", default=2,
+                               only=_validates),
     "limit_val_batches": to(
-        "evaluation.batches,evaluation.fraction", optional(batches_or_share),
+        "evaluation.batches,evaluation.fraction", optional(readers.batches_or_share),
         "1 is one batch, 1.0 all of them; 0 and 0.0 turn validation off.",
         write=lambda spec: 0.0 if not _validates(spec) else spec.evaluation.fraction
         if spec.evaluation.batches is None else spec.evaluation.batches,
     ),
-    "limit_test_batches": ignored("nothing is tested at the end of a run", optional(batches_or_share),
+    "limit_test_batches": ignored("nothing is tested at the end of a run", optional(readers.batches_or_share),
                                   "Batches of test data.", quiet=(None, 0, 1, 0.0, 1.0)),
     "gradient_clip_val": as_is("optimizer.clip_norm", lambda value: optional(not_negative)(value) or None,
                                "Global norm to which gradients are clipped; null or 0: off.", default=None),
     "sequential_move_factor": ignored("it concerns how Neuron initializes weights", whole,
                                       "How many ranks initialize weights at a time."),
-    "limit_train_batches": rejected(_LENGTH, all_or_part, quiet=(None,)),
+    "limit_train_batches": rejected(_LENGTH, readers.all_or_part, quiet=(None,)),
     "min_epochs": ignored(_ENDS, optional(natural), quiet=(None,)),
     "min_steps": ignored(_ENDS, optional(whole), quiet=(None, -1)),
     "max_time": rejected(f"{_LENGTH}; the launcher limits time", optional(anything), quiet=(None,)),
@@ -223,15 +181,14 @@ _CHECKPOINT = _in(CHECKPOINTS, {
                   default="val_loss", write=lambda spec: _MONITOR.get(spec.checkpoint.keep_best or "", "step")),
     "mode": to("checkpoint.keep_best", one_of("min", "max"), "min: less of it is better; max: more.", default="min",
                write=lambda spec: "min" if spec.checkpoint.keep_best in _MONITOR else "max"),
-    "save_top_k": to("checkpoint.keep", natural_or_all, "-1: all. 0: only the last one of the run.", default=3,
+    "save_top_k": to("checkpoint.keep", readers.natural_or_all, "-1: all. 0: only the last one of the run.", default=3,
                      write=lambda spec: -1 if spec.checkpoint.keep is None else spec.checkpoint.keep),
-    "every_n_train_steps": to("checkpoint.interval_steps", optional(whole),
-                              write=lambda spec: spec.checkpoint.interval_steps),
+    "every_n_train_steps": to("checkpoint.interval_steps", optional(whole), write=PATH),
     "train_time_interval": to(
         "checkpoint.interval_minutes", optional(positive), "In seconds.",
         write=lambda spec: coerce.part_of(minutes, 60.0) if (minutes := spec.checkpoint.interval_minutes) else OMIT,
     ),
-    "dirpath": as_is("checkpoint.directory", path_or_none, default=None,
+    "dirpath": as_is("checkpoint.directory", readers.path_or_none, default=None,
                      write=lambda spec: spec.checkpoint.directory or OMIT),
     "save_last": ignored("the last checkpoint of a run is always saved", boolean, "Whether it is kept.", quiet=_BOTH),
     "filename": ignored(_CHECKPOINT_NAMES, _TEXT, "The pattern of their names."),
@@ -256,7 +213,7 @@ _EXPERIMENT = _in("exp_manager", {
     "log_global_rank_0_only": ignored(_LOGS, boolean, "One log in all.", quiet=_BOTH),
     "create_tensorboard_logger": as_is("logging.tensorboard", boolean, default=False),
     "explicit_log_dir": to("log_dir", _TEXT, "The folder of logs, as it is; null: as exp_dir says.", default=None,
-                           write=lambda spec: spec.log_dir),
+                           write=PATH),
     "exp_dir": to("log_dir", _TEXT, "The folder above that of the logs, which is named exp_manager.name."),
     "name": to("log_dir", _TEXT, "The folder of logs in exp_dir.", default="default"),
     "resume_if_exists": as_is("checkpoint.resume", boolean, default=False),
@@ -265,7 +222,7 @@ _EXPERIMENT = _in("exp_manager", {
         "Whether a run starts from scratch if resume_if_exists finds no checkpoint; if false, it stops.",
         default=False, write=lambda spec: not spec.checkpoint.resume_required,
     ),
-    "resume_from_checkpoint": as_is("checkpoint.resume_from", path_or_none,
+    "resume_from_checkpoint": as_is("checkpoint.resume_from", readers.path_or_none,
                                     "Used where resume_if_exists finds no checkpoint of this run.", default=None),
     "resume_past_end": ignored(_NEMO, boolean, quiet=(False,)),
     "create_checkpoint_callback": as_is("checkpoint.enabled", boolean, default=True),
@@ -321,44 +278,41 @@ _STRATEGY = _in(STRATEGY, {
     "zero1": as_is("parallelism.zero1", boolean, "Optimizer state sharded over data parallelism.", default=True),
     "sequence_parallel": as_is("parallelism.sequence_parallel", boolean,
                                "Activations between blocks sharded over tensor parallelism.", default=False),
-    "kv_replicator": equivalent("each device gets the key/value heads that its query heads share", copies,
+    "kv_replicator": equivalent("each device gets the key/value heads that its query heads share", readers.copies,
                                 "Copies of the key/value heads, so that they can be split over tensor parallelism."),
 })  # fmt: skip
 
 # What MegatronDataModule reads, and what the two others do.
 DATA_PREFIXES = _in("data", {
-    "data_prefix": to("data.paths,data.weights,data.validation_paths,data.test_paths", data_prefix,
-                      "Common path of .bin and .idx files, with weights, or by split.", write=prefixes),
+    "data_prefix": to("data.paths,data.weights,data.validation_paths,data.test_paths", readers.data_prefix,
+                      "Common path of .bin and .idx files, with weights, or by split.", write=readers.prefixes),
     "index_mapping_dir": as_is("data.index_dir", _TEXT, default=None),
-    "data_impl": replace(rejected("only memory-mapped .bin and .idx files are read", _TEXT, quiet=(None, "mmap")),
-                         write=_always("mmap")),
-    "dataloader_type": replace(rejected(
+    "data_impl": rejected("only memory-mapped .bin and .idx files are read", _TEXT, quiet=(None, "mmap"),
+                          write=_always("mmap")),
+    "dataloader_type": rejected(
         "data is read in one shuffled order, which a resumed run continues", optional(one_of("single", "cyclic")),
-        quiet=(None, "single"),
-    ), write=_always("single")),
+        quiet=(None, "single"), write=_always("single"),
+    ),
     "num_workers": ignored(_LOADER, natural, quiet=(0, 1, 2), write=_always(2)),
-    "splits_string": as_is("data.split", optional(shares), default=None),
+    "splits_string": as_is("data.split", optional(readers.shares), default=None),
     "reset_position_ids": as_is("data.reset_positions", boolean, default=False),
     "reset_attention_mask": as_is("data.reset_attention", boolean, default=False),
     "eod_mask_loss": as_is("data.mask_document_ends", boolean, default=False),
 })  # fmt: skip
 DATA_FILES = _in("data", {
     "train_dir": to("data.paths", _TEXT, "A folder of save_to_disk; with alignment, a .jsonl or .arrow file.",
-                    write=lambda spec: named_path(spec.data.paths[0]) if spec.data.paths else OPEN),
+                    write=lambda spec: readers.named_path(spec.data.paths[0]) if spec.data.paths else readers.OPEN),
     "val_dir": to("data.validation_paths", _TEXT, write=lambda spec: next(iter(spec.data.validation_paths), None)),
     "test_dir": to("data.test_paths", _TEXT, write=lambda spec: next(iter(spec.data.test_paths), None)),
     "dev_choose_samples": as_is("data.max_examples", optional(count), "The first so many; null: all.",
-                                default=None, write=_where(
-                                    lambda spec: spec.objective.kind != "pretraining",
-                                    lambda spec: spec.data.max_examples)),
+                                default=None, only=lambda spec: spec.objective.kind != "pretraining"),
 })  # fmt: skip
 
 _DATA = _in("data", {
     "micro_batch_size": as_is("batch.micro_batch_size", count,
                               "Sequences per data-parallel replica and forward pass.", required=True),
     "global_batch_size": as_is("batch.global_batch_size", count, "Sequences per step.", required=True),
-    "seq_length": to("batch.sequence_length", count, "Tokens per sequence; decides where alignment is.",
-                     write=lambda spec: spec.batch.sequence_length),
+    "seq_length": to("batch.sequence_length", count, "Tokens per sequence; decides where alignment is.", write=PATH),
     "no_seqlen_plus_one_input_tokens": rejected("the last token of a sequence always has a next one", boolean,
                                                 quiet=(False,)),
     "validation_drop_last": ignored("incomplete batches of validation data are left out", boolean, quiet=(True,)),
@@ -375,15 +329,15 @@ _DATA = _in("data", {
     "use_sft_style_data_module": to("objective.kind", boolean, "Of old SFT samples; NxDT does not read it."),
     "packing": to("data.packing", boolean, "Of old SFT samples; NxDT does not read it.", default=False),
     "tokenizer.type": to("data.tokenizer", _TEXT, "The path or name of a Hugging Face tokenizer.",
-                         write=lambda spec: named_path(spec.data.tokenizer)),
-    "tokenizer.model": to("data.tokenizer", _TEXT, "The path of a SentencePiece model.", write=_of_blends(None)),
-    "tokenizer.library": replace(ignored(
+                         write=lambda spec: readers.named_path(spec.data.tokenizer)),
+    "tokenizer.model": to("data.tokenizer", _TEXT, "The path of a SentencePiece model.", write=_of_blends),
+    "tokenizer.library": ignored(
         "it only tells NxDT how to read the tokenizer",
         optional(one_of("huggingface", "megatron", "sentencepiece", "byte-level", "regex", "tabular", "tiktoken")),
-        quiet=("huggingface", "megatron", "sentencepiece", None),
-    ), write=lambda spec: "huggingface"),
+        quiet=("huggingface", "megatron", "sentencepiece", None), write=_always("huggingface"),
+    ),
     "tokenizer.vocab_file tokenizer.merge_file": ignored("the tokenizer's folder holds it", _TEXT, quiet=(None,),
-                                                         write=_of_blends(None)),
+                                                         write=_of_blends),
     "tokenizer.delimiter": ignored("it is for tables", _TEXT, quiet=(None,)),
     "tokenizer.sentencepiece_legacy": ignored("the tokenizer's folder decides", boolean, quiet=_BOTH),
     "tokenizer.use_fast": equivalent("both kinds of a tokenizer make the same tokens", boolean),
@@ -392,18 +346,17 @@ _DATA = _in("data", {
 _LONGEST = "Tokens of a prompt that is shortened; 2048 where it is not given."
 _ALIGNMENT: dict[str, Key] = {
     **{
-        f"{kind}.{name}": to(path, read, meaning, write=_where(_is(kind), value))
+        f"{kind}.{name}": to(path, read, meaning, write=write, only=_is(kind))
         for kind, beta, meant in (
             ("dpo", "kl_beta", "How much leaving the reference model costs; 0.01 where it is not given."),
             ("orpo", "beta", "Weight of the odds ratio; 0.01 where it is not given."),
         )
-        for name, path, read, meaning, value in (
-            (beta, "objective.beta", positive, meant, lambda spec: spec.objective.beta),
+        for name, path, read, meaning, write in (
+            (beta, "objective.beta", positive, meant, None),
             ("max_prompt_length", "objective.max_prompt_length", count, _LONGEST,
              lambda spec: spec.objective.max_prompt_length or OMIT),
             ("truncation_mode", "objective.truncation", one_of("keep_start", "keep_end"),
-             "What of a prompt stays: keep_start or keep_end; keep_start where it is not given.",
-             lambda spec: spec.objective.truncation),
+             "What of a prompt stays: keep_start or keep_end; keep_start where it is not given.", None),
         )
     },
     "dpo.loss_type": rejected("the sigmoid is the only loss of NxDT too", text, "sigmoid where it is not given.",
@@ -411,7 +364,7 @@ _ALIGNMENT: dict[str, Key] = {
     "dpo.precompute_ref_log_probs": equivalent("the reference model's answers are the same, whenever they are made",
                                                boolean, "Whether the reference model runs once, before training."),
     "sft.packing": to("data.packing", boolean, "Several examples in one sequence; false where it is not given.",
-                      write=_where(_is("sft"), lambda spec: spec.data.packing)),
+                      only=_is("sft")),
     **_in("peft", {
         "lora_rank lora_alpha lora_dropout lora_bias lora_verbose target_modules load_lora_from_ckpt save_lora_base "
         "merge_lora save_lora_config_adapter merge_sharded_lora": rejected(
@@ -439,9 +392,9 @@ MEGATRON_ONLY = _in("model", {
     "kv_channels": as_is("model.head_dim", optional(count), "null: hidden_size / num_attention_heads.", default=None),
     "init_method_std": as_is("initialization.std", positive, default=0.02),
     "use_scaled_init_method": as_is("initialization.scaled", boolean, default=True),
-    "hidden_dropout": as_is("dropout.hidden", probability, default=0.1),
-    "attention_dropout": as_is("dropout.attention", probability, default=0.0),
-    "ffn_dropout": as_is("dropout.ffn", probability, default=0.0),
+    "hidden_dropout": as_is("dropout.hidden", readers.probability, default=0.1),
+    "attention_dropout": as_is("dropout.attention", readers.probability, default=0.0),
+    "ffn_dropout": as_is("dropout.ffn", readers.probability, default=0.0),
     "normalization": as_is("model.norm", one_of("layernorm", "rmsnorm"), "Kind of norm: layernorm or rmsnorm.",
                            default="layernorm"),
     "layernorm_epsilon": as_is("model.norm_epsilon", positive, default=1e-5),
@@ -451,9 +404,9 @@ MEGATRON_ONLY = _in("model", {
     "position_embedding_type": to("model.positions", one_of("learned_absolute", "rope"),
                                   "learned_absolute (a table) or rope (rotary).", default="learned_absolute",
                                   write=lambda spec: "rope" if spec.model.positions == "rope" else "learned_absolute"),
-    "rotary_percentage": as_is("model.rotary_fraction", share_above_zero,
+    "rotary_percentage": as_is("model.rotary_fraction", readers.share_above_zero,
                                "The share of each head that is turned.", default=1.0),
-    "position_freq_base": to("model.rope_theta", positive, default=10_000.0, write=lambda spec: spec.model.rope_theta),
+    "position_freq_base": to("model.rope_theta", positive, default=10_000.0, write=PATH),
     "position_abf_factor": to("model.rope_theta", positive, "The base is multiplied by it.", default=1.0),
     "positition_interpolation_factor": rejected("positions are not interpolated", positive, "NxDT spells it like this.",
                                                 quiet=(1.0,)),
@@ -466,24 +419,19 @@ MEGATRON_ONLY = _in("model", {
                                  write=lambda spec: spec.model.sliding_window or OMIT),
     "transformer_block_type": rejected("only pre_ln blocks are known", text, quiet=("pre_ln",)),
 })  # fmt: skip
-HF_ONLY = _in(
-    "model",
-    {
-        "model_config": to("model", named, "The Hugging Face config.json, its folder, or the name of a preset."),
-        "rope_theta": to(
-            "model.rope_theta", optional(rope_base), "Base of the rotary frequencies; -1 keeps that of model_config."
-        ),
-    },
-)
+HF_ONLY = _in("model", {
+    "model_config": to("model", readers.named, "The Hugging Face config.json, its folder, or the name of a preset."),
+    "rope_theta": to("model.rope_theta", optional(readers.rope_base),
+                     "Base of the rotary frequencies; -1 keeps that of model_config."),
+})  # fmt: skip
 
 _MODEL = _in("model", {
-    "encoder_seq_length": to("batch.sequence_length", count, "Tokens per sequence.",
-                             write=lambda spec: spec.batch.sequence_length),
+    "encoder_seq_length": to("batch.sequence_length", count, "Tokens per sequence.", write=PATH),
     "max_position_embeddings": to("model.max_positions", optional(count),
                                   "Rows of the table of learned positions; rotary ones have none.",
                                   write=lambda spec: spec.model.max_positions or spec.batch.sequence_length),
-    "num_layers": as_is("model.num_layers", optional(size_of_model), "-1 keeps that of model_config."),
-    "hidden_size": as_is("model.hidden_dim", optional(size_of_model), "-1 keeps that of model_config."),
+    "num_layers": as_is("model.num_layers", optional(readers.size_of_model), "-1 keeps that of model_config."),
+    "hidden_size": as_is("model.hidden_dim", optional(readers.size_of_model), "-1 keeps that of model_config."),
     "vocab_size": as_is("model.vocab_size", optional(count), "Seatrial's own key, which NxDT does not read: "
                         "there, the tokenizer's size is the model's."),
     "weight_init_only": as_is("checkpoint.weights_only", boolean, default=False),
@@ -492,10 +440,9 @@ _MODEL = _in("model", {
                                              "full: all of a layer is recomputed; selective: parts; null: nothing.",
                                              default=None, write=_recomputes),
     "activations_checkpoint_recompute": to(
-        "execution.remat_modules", optional(modules),
-        write=_where(lambda spec: _recomputes(spec) == "selective",
-                     lambda spec: [_CLASSES[module] for module in spec.execution.remat_modules if module in _CLASSES]
-                     or ["CoreAttention"]),
+        "execution.remat_modules", optional(readers.modules),
+        write=lambda spec: [_CLASSES[module] for module in spec.execution.remat_modules if module in _CLASSES]
+        or ["CoreAttention"], only=lambda spec: _recomputes(spec) == "selective",
     ),
     "fusions.flash_attention": to(
         "execution.attention", optional(boolean),
@@ -505,7 +452,7 @@ _MODEL = _in("model", {
     "fusions.ring_attention": to(
         "parallelism.context_strategy", boolean,
         "Attention over parts of a sequence, which go around; true where there are parts and it is not given.",
-        write=_where(lambda spec: spec.mesh["context"] > 1, lambda spec: True),
+        write=lambda spec: True, only=lambda spec: spec.mesh["context"] > 1,
     ),
     "fusions.softmax": ignored("XLA fuses what it can", optional(boolean), "A fused softmax.", quiet=(*_BOTH, None)),
     "masked_softmax_fusion bias_gelu_fusion bias_activation_fusion bias_dropout_add_fusion "
@@ -516,8 +463,8 @@ _MODEL = _in("model", {
     "persist_layer_norm": ignored("it chooses a kernel", boolean, "A fused norm.", quiet=_BOTH),
     "use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean,
                                          "Whether weights are initialised on the CPU."),
-    "pipeline_cuts": to("parallelism.stage_layers", optional(cuts), "The last layers of all pipeline stages but "
-                        "the last; null: NxD gives the last stages what does not divide.", default=None),
+    "pipeline_cuts": to("parallelism.stage_layers", optional(readers.cuts), "The last layers of all pipeline stages "
+                        "but the last; null: NxD gives the last stages what does not divide.", default=None),
     "fp32_residual_connection": rejected("residuals are in the compute format", boolean, quiet=(False,)),
     "fp16_lm_cross_entropy": rejected("the loss is computed in float32", boolean, quiet=(False,)),
     "activations_checkpoint_method": ignored(_LAYERS, _TEXT, quiet=(None, "uniform")),
@@ -535,19 +482,17 @@ _MODEL = _in("model", {
     }),
 })  # fmt: skip
 
-_OPTIMIZER = _in(P, {
+_OPTIMIZER = _in(OPTIM, {
     "name": to("optimizer.algorithm", text, f"One of {', '.join(OPTIMIZERS)}.", required=True,
                write=lambda spec: ALGORITHMS[spec.optimizer.algorithm]),
     "lr": as_is("optimizer.learning_rate", positive, required=True),
     "weight_decay": as_is("optimizer.weight_decay", not_negative, "0.01 in adamw where not given, else 0."),
-    "betas": to("optimizer.beta1,optimizer.beta2", betas, "Decay of both moments.",
+    "betas": to("optimizer.beta1,optimizer.beta2", readers.betas, "Decay of both moments.",
                 write=lambda spec: [spec.optimizer.beta1, spec.optimizer.beta2]),
     "eps": as_is("optimizer.epsilon", positive, "Each optimizer has its own default."),
     "momentum": as_is("optimizer.momentum", share, "Of sgd and rmsprop.", default=0.0),
-    "alpha": to("optimizer.beta2", share, "Decay of the second moment in rmsprop; 0.99 where not given.",
-                write=lambda spec: spec.optimizer.beta2),
-    "rho": to("optimizer.beta2", share, "Decay of the second moment in adadelta; 0.9 where not given.",
-              write=lambda spec: spec.optimizer.beta2),
+    "alpha": to("optimizer.beta2", share, "Decay of the second moment in rmsprop; 0.99 where not given.", write=PATH),
+    "rho": to("optimizer.beta2", share, "Decay of the second moment in adadelta; 0.9 where not given.", write=PATH),
     "beta1": rejected(_FIXED, optional(share), quiet=(None,)),
     "amsgrad nesterov centered grad_averaging luc relative_step warmup_init maximize differentiable": rejected(
         _FIXED, anything, quiet=(False,)
@@ -566,7 +511,7 @@ _OPTIMIZER = _in(P, {
     "sched.name": to("optimizer.schedule", text, f"One of {', '.join(SCHEDULES)}.",
                      write=lambda spec: schedule_name(spec.optimizer) or OMIT),
     **{
-        f"sched.{part}_steps": to(f"optimizer.{part}_steps", optional(natural), meaning, write=_steps(part))
+        f"sched.{part}_steps": to(f"optimizer.{part}_steps", optional(natural), meaning, write=PATH)
         for part, meaning in (("warmup", ""), ("hold", "At the full rate, after the warm-up."),
                               ("constant", "At min_lr, at the end of the run."))
     },
@@ -579,19 +524,17 @@ _OPTIMIZER = _in(P, {
         write=lambda spec: coerce.part_of(spec.optimizer.final_learning_rate_fraction, spec.optimizer.learning_rate),
     ),
     "sched.max_steps": ignored("trainer.max_steps decides, as in NxDT", optional(whole), "Length of the schedule."),
-    "sched.decay_rate": to("optimizer.decay_power", positive, "Of NoamHoldAnnealing; 0.5 where not given.",
-                           write=lambda spec: spec.optimizer.decay_power),
-    "sched.power": to("optimizer.decay_power", positive, "Of the polynomial schedules; 1 where not given.",
-                      write=lambda spec: spec.optimizer.decay_power),
+    "sched.decay_rate": to("optimizer.decay_power", positive, "Of NoamHoldAnnealing; 0.5 where not given.", write=PATH),
+    "sched.power": to("optimizer.decay_power", positive, "Of the polynomial schedules; 1 where not given.", write=PATH),
     "sched.cycle": rejected("a learning rate that rises again is not supported", boolean, quiet=(False,)),
     "sched.d_model": ignored("the model's width decides", optional(count)),
     "sched.last_epoch": ignored("a resumed run continues where it was", whole, quiet=(-1,)),
     "sched.monitor": ignored("no schedule here depends on a metric", _TEXT, quiet=(None, "val_loss")),
     "sched.step_size": to("optimizer.decay_interval_steps", count, "Of StepLR: the rate falls every so many steps.",
-                          write=lambda spec: spec.optimizer.decay_interval_steps),
+                          write=PATH),
     "sched.gamma": to("optimizer.decay_factor", positive, "Of StepLR (0.1 where not given) and ExponentialLR, which "
                       "falls once an epoch: what the rate is multiplied by.",
-                      write=lambda spec: spec.optimizer.decay_factor),
+                      write=PATH),
     "sched.reduce_on_plateau": rejected(REFUSED["ReduceLROnPlateau"], boolean, quiet=(False,)),
 })  # fmt: skip
 
@@ -600,7 +543,7 @@ _FORMATS = _in("precision", {
                f"One of the named sets of formats, {', '.join(TYPES)}, or manual.",
                required=True, write=_format("type")),
     **{
-        name: to(path, optional(switch), f"{meaning} Read where type is manual only.", write=_format(name))
+        name: to(path, optional(readers.switch), f"{meaning} Read where type is manual only.", write=_format(name))
         for name, (path, meaning) in SWITCHES.items()
     },
     "parallel_layers_reduce_dtype": to(

@@ -11,7 +11,7 @@ from seatrial.dialects.table import coerce
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.spec import Algorithm, Optimizer, ScheduleKind, gather_part
 
-P, S = "model.optim", "model.optim.sched"
+OPTIM, SCHED = "model.optim", "model.optim.sched"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +123,16 @@ def schedule_name(optimizer: Optimizer) -> str | None:
 
 def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int | None, hidden_dim: int) -> Optimizer | None:
     """The optimizer and its schedule over so many steps (None: the data decide); None where there is none to be had."""
-    rate = settings.get(f"{P}.lr")
+    rate = settings.get(f"{OPTIM}.lr")
     rule = _rule(settings)
     if rule is None or rate is None:
         return None
-    beta1, beta2 = settings.get(f"{P}.betas", rule.betas or _ADAM)
+    beta1, beta2 = settings.get(f"{OPTIM}.betas", rule.betas or _ADAM)
     second = {"rmsprop": ("alpha", 0.99), "adadelta": ("rho", 0.9)}.get(rule.algorithm)
     schedule = _schedule(settings)
-    if schedule is not None and schedule.kind == "noam" and settings.get(f"{S}.d_model", hidden_dim) != hidden_dim:
+    if schedule is not None and schedule.kind == "noam" and settings.get(f"{SCHED}.d_model", hidden_dim) != hidden_dim:
         settings.add(
-            f"{S}.d_model", "error", "contradiction",
+            f"{SCHED}.d_model", "error", "contradiction",
             f"the rate is scaled by the model's width, {hidden_dim}, and by no other number",
             "remove it, and scale lr by the square root of the width over it",
         )  # fmt: skip
@@ -143,11 +143,11 @@ def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int | None, 
         schedule=schedule.kind if schedule else "constant",
         **{f"{part}_steps": _steps(settings, part, steps) for part in ("warmup", "hold", "constant")},
         final_learning_rate_fraction=_final(settings, schedule, rate),
-        decay_power=settings.get(f"{S}.power", settings.get(f"{S}.decay_rate", power)),
-        decay_factor=settings.get(f"{S}.gamma", Optimizer().decay_factor),
-        decay_interval_steps=settings.get(f"{S}.step_size"),
+        decay_power=settings.get(f"{SCHED}.power", settings.get(f"{SCHED}.decay_rate", power)),
+        decay_factor=settings.get(f"{SCHED}.gamma", Optimizer().decay_factor),
+        decay_interval_steps=settings.get(f"{SCHED}.step_size"),
         beta1=beta1,
-        beta2=settings.get(f"{P}.{second[0]}", second[1]) if second else beta2,
+        beta2=settings.get(f"{OPTIM}.{second[0]}", second[1]) if second else beta2,
         epsilon=rule.epsilon or 1e-8,
         weight_decay=rule.weight_decay,
     )  # fmt: skip
@@ -155,34 +155,35 @@ def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int | None, 
 
 def _rule(settings: Settings) -> Rule | None:
     """The optimizer by its name; arguments that its class does not take are errors, as they are in torch."""
-    name = settings.get(f"{P}.name")
-    rule = OPTIMIZERS.get(name) if name else None
-    if rule is None:
-        if name:
-            why = f"{coerce.shown(name)} is no optimizer here; there is {', '.join(OPTIMIZERS)}"
-            settings.add(f"{P}.name", "error", "unknown-optimizer", why, did_you_mean(name, OPTIMIZERS))
+    name = settings.get(f"{OPTIM}.name")
+    if not name:
         return None
-    _refuse(settings, P, (*rule.arguments, "name"), f"the optimizer {name} has no such argument")
+    rule = OPTIMIZERS.get(name)
+    if rule is None:
+        why = f"{coerce.shown(name)} is no optimizer here; there is {', '.join(OPTIMIZERS)}"
+        settings.add(f"{OPTIM}.name", "error", "unknown-optimizer", why, did_you_mean(name, OPTIMIZERS))
+        return None
+    _refuse(settings, OPTIM, (*rule.arguments, "name"), f"the optimizer {name} has no such argument")
     return rule
 
 
 def _schedule(settings: Settings) -> Schedule | None:
     """The schedule by its name; without one, the rate is constant."""
-    name = settings.get(f"{S}.name")
+    name = settings.get(f"{SCHED}.name")
     if name is None:
-        if any(settings.has(f"{S}.{argument}") for argument in ("warmup_steps", "min_lr", "max_steps", "gamma")):
-            settings.missing(f"{S}.name", "a schedule has to have a name")
+        if any(settings.has(f"{SCHED}.{argument}") for argument in ("warmup_steps", "min_lr", "max_steps", "gamma")):
+            settings.missing(f"{SCHED}.name", "a schedule has to have a name")
         return None
     schedule = SCHEDULES.get(name)
     if schedule is None:
         known = f"give one of {', '.join(SCHEDULES)}"
         why = REFUSED.get(name, f"{coerce.shown(name)} is no schedule here")
         fix = known if name in REFUSED else did_you_mean(name, SCHEDULES, otherwise=known)
-        settings.add(f"{S}.name", "error", "unknown-schedule", why, fix)
+        settings.add(f"{SCHED}.name", "error", "unknown-schedule", why, fix)
         return None
-    _refuse(settings, S, (*ALWAYS, *schedule.arguments), f"the schedule {name} has no such argument")
+    _refuse(settings, SCHED, (*ALWAYS, *schedule.arguments), f"the schedule {name} has no such argument")
     for argument in schedule.required:
-        settings.missing(f"{S}.{argument}", f"the schedule {name} needs it")
+        settings.missing(f"{SCHED}.{argument}", f"the schedule {name} needs it")
     return schedule
 
 
@@ -196,13 +197,14 @@ def _refuse(settings: Settings, section: str, arguments: tuple[str, ...], why: s
 
 def _steps(settings: Settings, part: str, steps: int | None) -> int:
     """A part of a schedule in steps, given as such or as a share of the run."""
-    number, ratio = settings.get(f"{S}.{part}_steps"), settings.get(f"{S}.{part}_ratio")
+    share = f"{SCHED}.{part}_ratio"
+    number, ratio = settings.get(f"{SCHED}.{part}_steps"), settings.get(share)
     if number is not None and ratio is not None:
         why = f"{part}_steps and {part}_ratio say the same thing twice, which NeMo refuses"
-        settings.add(f"{S}.{part}_ratio", "error", "contradiction", why, "keep one of the two")
+        settings.add(share, "error", "contradiction", why, "keep one of the two")
     if ratio and steps is None and not settings.wrong("trainer.max_steps"):
         why = "it is a share of trainer.max_steps, which is not given"
-        settings.add(f"{S}.{part}_ratio", "error", "steps-unknown", why, f"give {part}_steps, or trainer.max_steps=…")
+        settings.add(share, "error", "steps-unknown", why, f"give {part}_steps, or trainer.max_steps=…")
     return number if number is not None else int((ratio or 0.0) * (steps or 1))
 
 
@@ -210,10 +212,10 @@ def _final(settings: Settings, schedule: Schedule | None, rate: float) -> float:
     """The lowest rate as a fraction of the highest."""
     if schedule is None:
         return Optimizer().final_learning_rate_fraction
-    lowest = settings.get(f"{S}.min_lr")
+    lowest = settings.get(f"{SCHED}.min_lr")
     lowest = (schedule.min_lr or 0.0) if lowest is None else lowest
     if lowest > rate:
         why = f"the lowest rate, {lowest:g}, is above the highest, {rate:g}"
-        settings.add(f"{S}.min_lr", "error", "contradiction", why, f"give min_lr: a number up to {rate:g}")
+        settings.add(f"{SCHED}.min_lr", "error", "contradiction", why, f"give min_lr: a number up to {rate:g}")
         return 1.0
     return coerce.fraction_of(lowest, rate)

@@ -23,8 +23,8 @@ MODULES = {
 }  # fmt: skip
 
 natural_or_all = in_range(Range(low=0, also=-1), whole)
-share_above_zero = in_range(Range(low=0, high=1, above=True), decimal)
-probability = in_range(Range(low=0, high=1, below=True), decimal)
+share_above_zero = in_range(coerce.MORE_THAN_NONE, decimal)
+probability = in_range(coerce.LESS_THAN_ALL, decimal)
 seed = in_range(Range(low=1, high=2**31 - 1), whole)
 
 
@@ -65,9 +65,7 @@ def count_or_all(value: Any) -> int | None:
 steps = takes("a whole number from 1 on")(lambda value: count_or_all(value))  # -1 is an error of its own
 
 
-@takes("a whole number from 1 on, or -1 for that of model_config")
-def size_of_model(value: Any) -> int | None:
-    return count_or_all(value)
+size_of_model = takes("a whole number from 1 on, or -1 for that of model_config")(lambda value: count_or_all(value))
 
 
 @takes("a number above 0, or -1 for that of model_config")

@@ -16,7 +16,7 @@ from seatrial.dialects import placeholders
 from seatrial.dialects.nxdt.interpolation import Interpolation, escaped
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
-from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.entries import Entry, Request, is_within
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import COMMAND_LINE, Override, put, resolve, value_node
 from seatrial.dialects.table.suggestions import likeness, suggestions
@@ -143,7 +143,7 @@ def _take(settings: Settings, entries: Mapping[str, Entry], interpolation: Inter
         if is_needed or p.path not in unread or p.code not in UNRESOLVED
     ]
     for name, entry in entries.items():
-        below = _at_or_below(entry.key, broken)
+        below = {path for path in broken if is_within(path, entry.key)}
         if not below:
             settings.take(name, entry)
             continue
@@ -151,11 +151,7 @@ def _take(settings: Settings, entries: Mapping[str, Entry], interpolation: Inter
         if below <= unread:
             settings.values[name] = entry.text
             settings.unresolved.add(name)
-    settings.unresolved |= {name for name in settings.own if _at_or_below(name, unread)}
-
-
-def _at_or_below(key: str, paths: set[str]) -> set[str]:
-    return {path for path in paths if f"{path}.".startswith(f"{key}.")}
+    settings.unresolved |= {name for name in settings.own if any(is_within(path, name) for path in unread)}
 
 
 def _public(value: Any) -> Any:

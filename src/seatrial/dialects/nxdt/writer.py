@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from seatrial.dialects import yaml_writer
 from seatrial.dialects.nxdt.interpolation import escaped
 from seatrial.dialects.nxdt.keys import DATA_FILES, DATA_PREFIXES, HF_ONLY, KEYS, MEGATRON_ONLY
-from seatrial.dialects.nxdt.optimizer import ALGORITHMS, ALWAYS, OPTIMIZERS, SCHEDULES, P, S, schedule_name
+from seatrial.dialects.nxdt.optimizer import ALGORITHMS, ALWAYS, OPTIM, OPTIMIZERS, SCHED, SCHEDULES, schedule_name
 from seatrial.dialects.nxdt.settings import OF_CONFIG
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import written_values
-from seatrial.dialects.table.written import Written, nested, parse, write
+from seatrial.dialects.table.written import Written, nested, read_back, write
 from seatrial.spec import Resolved, RunSpec
 from seatrial.spec.presets import MODELS, architecture
 
@@ -82,8 +81,7 @@ def written(spec: RunSpec, read: Read, kept: Mapping[str, Any]) -> Written:
 
 def _names_the_model(text: str, spec: RunSpec, read: Read) -> bool:
     """True if a text, with the config.json that it names, is read as the same model."""
-    request = Request(document=parse(text, ".yaml"), overrides=(), action="plan", user="user", home=Path("/"))
-    again = read(request).spec
+    again = read_back(text, ".yaml", read).spec
     return again is not None and architecture(again.model) == architecture(spec.model)
 
 
@@ -104,7 +102,7 @@ def _values(spec: RunSpec, preset: str | None, kept: Mapping[str, Any]) -> dict[
     apart |= {"model.vocab_size"} if preset else set()
     rule = OPTIMIZERS[ALGORITHMS[spec.optimizer.algorithm]]
     schedule = SCHEDULES.get(schedule_name(spec.optimizer) or "")
-    arguments = {P: ("name", *rule.arguments), S: (*ALWAYS, *schedule.arguments) if schedule else ()}
+    arguments = {OPTIM: ("name", *rule.arguments), SCHED: (*ALWAYS, *schedule.arguments) if schedule else ()}
     values = {
         name: value for name, value in written_values(spec, KEYS)
         if name not in apart and name.rpartition(".")[2] in arguments.get(name.rpartition(".")[0], name)

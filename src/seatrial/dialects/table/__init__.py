@@ -3,10 +3,11 @@
 For a new dialect, write a package with
 
 - `keys.py`: `KEYS`, a table of `keys.Key`, one row a key: how its value is read (`coerce` has the usual readers), where
-  it goes in a RunSpec, how it is written, what it means. `keys.as_is` is for a value that is the spec's own;
-  `keys.to` for one that is converted, or that several keys decide together; `equivalent`, `ignored` and `rejected` for
-  keys that no value of a run is made of. Reference pages, `plan --explain` and suggestions are made of the same rows.
-  Where there are hundreds of the latter, they are a table of text (`without_effect`).
+  it goes in a RunSpec, how it is written, what it means. `keys.as_is` is for a value that is the spec's own; `keys.to`
+  for one that is converted, or that several keys decide together (with `write=keys.PATH`, it is written as the spec has
+  it); `equivalent`, `ignored` and `rejected` for keys that no value of a run is made of. Reference pages,
+  `plan --explain` and suggestions are made of the same rows. Where there are hundreds of the latter, they are a table
+  of text (`without_effect`).
 - `settings.py`: a class derived from `settings.Settings`, and `gather(request)`, which finds the entries in a document,
   puts overrides in their place (`overrides.resolve`) and gives each to `Settings.take`.
 - `build.py`: what needs more than one key: batch arithmetic, devices and their layout (`layouts.lay_out`), the model.

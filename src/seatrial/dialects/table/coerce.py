@@ -53,6 +53,13 @@ class Range:
         return f"{low}{high}" + (f", or {self.also}" if self.also is not None else "")
 
 
+FROM_ZERO, FROM_ONE, ABOVE_ZERO = Range(low=0), Range(low=1), Range(low=0, above=True)
+FRACTION = Range(low=0, high=1)
+LESS_THAN_ALL, MORE_THAN_NONE = Range(low=0, high=1, below=True), Range(low=0, high=1, above=True)
+AXIS = Range(low=1, also=-1)  # -1: all devices that the other axes leave
+PORT = Range(low=1, high=65_535)
+
+
 def _plain(number: float) -> str:
     """2147483647, and not 2.14748e+09."""
     return str(int(number)) if float(number).is_integer() else repr(number)
@@ -109,9 +116,14 @@ def takes(what: str) -> Callable[[Read], Read]:
     return register
 
 
+def taken(read: Reader) -> str:
+    """What a reader takes; those without a word of their own name the values in the error."""
+    return _TAKES.get(read, "one of the values named here")
+
+
 def advice(read: Reader) -> str:
-    """What to give instead of a value that a reader refused; those without a word of their own say it in the error."""
-    return f"give {_TAKES[read]}" if read in _TAKES else "give one of the values named here"
+    """What to do about a value that a reader refused."""
+    return f"give {taken(read)}"
 
 
 def optional(read: Reader, is_null: Callable[[Any], bool] = lambda value: value is None) -> Reader:
@@ -189,13 +201,13 @@ def in_range(limits: Range, read: Callable[[Any], Number]) -> Callable[[Any], Nu
     return inner
 
 
-count = in_range(Range(low=1), whole)
-natural = in_range(Range(low=0), whole)
-axis_size = in_range(Range(low=1, also=-1), whole)  # -1: all devices that the other axes leave
-positive = in_range(Range(low=0, above=True), decimal)
-not_negative = in_range(Range(low=0), decimal)
-share = in_range(Range(low=0, high=1), decimal)
-port = in_range(Range(low=1, high=65_535), whole)
+count = in_range(FROM_ONE, whole)
+natural = in_range(FROM_ZERO, whole)
+axis_size = in_range(AXIS, whole)
+positive = in_range(ABOVE_ZERO, decimal)
+not_negative = in_range(FROM_ZERO, decimal)
+share = in_range(FRACTION, decimal)
+port = in_range(PORT, whole)
 
 
 @takes("a list of texts")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-AS_DOCUMENTED = "as documented"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
@@ -14,4 +12,4 @@ class Deviation:
     key: str
     documented: str
     actual: str
-    here: str = AS_DOCUMENTED
+    here: str = "as documented"

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from seatrial.dialects.table.overrides import Override
 from seatrial.errors import Mark, Problem, Severity
 from seatrial.source import Document, Node
 from seatrial.spec import Action, Origin
+
+NO_CHANGE = "no change is needed"  # the fix of a note
+
+_Value = TypeVar("_Value")
+
+
+def is_within(path: str, whole: str) -> bool:
+    """True if a dotted path is that of a whole, or of something in it."""
+    return f"{path}.".startswith(f"{whole}.")
+
+
+def below(whole: str, values: Mapping[str, _Value]) -> dict[str, _Value]:
+    """What stands below a path, by the rest of its own path."""
+    start = f"{whole}."
+    return {path.removeprefix(start): value for path, value in values.items() if path.startswith(start)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,9 @@ why) or `rejected` (it is not supported, and why).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 from seatrial.dialects.table.coerce import Reader
@@ -29,6 +31,16 @@ class _Omitted:
 OMIT: Final = _Omitted()
 
 
+class _Path:
+    """Stands for what a row writes: the value at its path, of which other keys have a say too when it is read."""
+
+    def __call__(self, spec: RunSpec) -> Any:
+        raise AssertionError("it is replaced where the row is made")
+
+
+PATH: Final = _Path()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Key:
     """`to` is a path in the spec, or several with a comma between them; without it `why` says why there is none.
@@ -38,9 +50,9 @@ class Key:
     does, for a key that repeats a decision made elsewhere: it is reported only where the two differ.
 
     `default` is what the key's own system assumes where it is not given; `shown` is how a file has that, where it is
-    another word than the value. `write` gives the key's value for a spec, or
-    OMIT; a row without it is written by others, or not at all. `as_is` says that no other key has a say in the value
-    at the path, so that the row writes itself.
+    another word than the value. `write` gives the key's value for a spec, or OMIT; a row without it is written by
+    others, or not at all. `as_is` says that no other key has a say in the value at the path, so that the row writes
+    itself, or `otherwise` where it cannot hold the value.
     """
 
     read: Reader
@@ -56,6 +68,7 @@ class Key:
     shown: str = ""
     write: FromSpec | None = None
     as_is: bool = False
+    otherwise: Any = OMIT
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -65,42 +78,44 @@ class Key:
 
 def to(
     path: str, read: Reader, meaning: str = "", *, required: bool = False, default: Any = OMIT,
+    write: FromSpec | None = None, only: FromSpec | None = None, as_is: bool = False, otherwise: Any = OMIT,
+) -> Key:  # fmt: skip
+    """A key whose value goes to the spec. `only`: the runs in which it is written, by default as its path has it."""
+    written = attrgetter(path) if write is PATH or (only and not write) else write
+    if only and written:
+        written = _in_some_runs(written, only)
+    return Key(
+        read=read, to=path, meaning=meaning, required=required, default=default, write=written, as_is=as_is,
+        otherwise=otherwise,
+    )  # fmt: skip
+
+
+def _in_some_runs(write: FromSpec, only: FromSpec) -> FromSpec:
+    return lambda spec: write(spec) if only(spec) else OMIT
+
+
+# A key whose value, once read, is the one at a path of the spec; `write` is for one that is written otherwise.
+as_is = partial(to, as_is=True)
+
+
+def _without_value(
+    disposition: Disposition, why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = (),
     write: FromSpec | None = None,
 ) -> Key:  # fmt: skip
-    """A key whose value goes to the spec."""
-    return Key(read=read, to=path, meaning=meaning, required=required, default=default, write=write)
+    """A key that no value of the spec is made of."""
+    return Key(read=read, why=why, meaning=meaning, disposition=disposition, quiet=quiet, write=write)
 
 
-def as_is(
-    path: str, read: Reader, meaning: str = "", *, required: bool = False, default: Any = OMIT,
-    write: FromSpec | None = None,
-) -> Key:  # fmt: skip
-    """A key whose value, once read, is the one at a path of the spec; `write` is for one that is written otherwise."""
-    return Key(read=read, to=path, meaning=meaning, required=required, default=default, write=write, as_is=True)
+equivalent = partial(_without_value, "equivalent")  # respected by construction: the result is the same whatever it says
+ignored = partial(_without_value, "ignored")  # without effect here
+rejected = partial(_without_value, "rejected")  # not supported: any value but the quiet ones is an error
 
 
-def equivalent(
-    why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = (), write: FromSpec | None = None
+def repeats(
+    why: str, read: Reader, effective: FromSpec, *, needs_nodes: bool = False, write: FromSpec | None = None
 ) -> Key:
-    """A key that is respected by construction: the result is the same whatever it says."""
-    return Key(read=read, why=why, meaning=meaning, disposition="equivalent", quiet=quiet, write=write)
-
-
-def ignored(
-    why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = (), write: FromSpec | None = None
-) -> Key:
-    """A key without effect here."""
-    return Key(read=read, why=why, meaning=meaning, disposition="ignored", quiet=quiet, write=write)
-
-
-def rejected(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:
-    """A key that is not supported: any value but the quiet ones is an error."""
-    return Key(read=read, why=why, meaning=meaning, disposition="rejected", quiet=quiet)
-
-
-def repeats(why: str, read: Reader, effective: FromSpec, *, needs_nodes: bool = False) -> Key:
     """A key without effect that repeats what another one decides."""
-    return Key(read=read, why=why, disposition="ignored", effective=effective, needs_nodes=needs_nodes)
+    return replace(ignored(why, read, write=write), effective=effective, needs_nodes=needs_nodes)
 
 
 def spelling(keys: Mapping[str, Key], path: str) -> tuple[str, ...]:
@@ -109,14 +124,14 @@ def spelling(keys: Mapping[str, Key], path: str) -> tuple[str, ...]:
 
 
 def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str, Any]]:
-    """(key, value) of every row that is written for a spec; an `as_is` row that cannot hold the value is left out."""
+    """(key, value) of every row that is written for a spec; an `as_is` row may be left out where it cannot hold it."""
     leaves = flatten(spec)
     for name, key in keys.items():
         if key.write:
             value = key.write(spec)
         else:
             value = leaves.get(key.to, OMIT) if key.as_is else OMIT
-            value = value if value is OMIT or _holds(key, value) else OMIT
+            value = value if value is OMIT or _holds(key, value) else key.otherwise
         says_nothing = key.disposition == "ignored" or value is OMIT
         if says_nothing and name in spec.execution.engine_keys:
             value = value_of(spec.execution.engine_keys[name])

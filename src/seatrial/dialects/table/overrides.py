@@ -58,18 +58,14 @@ def resolve(override: Override, *, given: Collection[str], possible: Collection[
     if len(paths) == 1:
         return paths[0]
     if paths:
-        raise InputError.single(
-            "ambiguous-override",
-            override.key,
-            f"{len(paths)} keys end in it: {', '.join(paths)}",
-            f"give enough of the path to name one of them, for example {paths[0]}={override.text}",
-        )
+        fix = f"give enough of the path to name one of them, for example {paths[0]}={override.text}"
+        raise InputError.single("ambiguous-override", key, f"{len(paths)} keys end in it: {', '.join(paths)}", fix)
     below = [path for path in (*given, *possible) if f".{key}." in f".{path}"]
     if below:
         fix = f"give one of its keys, for example {below[0]}=…"
-        raise InputError.single("unknown-override", override.key, "this is a section, not a value", fix)
+        raise InputError.single("unknown-override", key, "this is a section, not a value", fix)
     why, known = "no key of this kind of configuration has this name", list(dict.fromkeys([*given, *possible]))
-    raise InputError.single("unknown-override", override.key, why, did_you_mean(override.key, known))
+    raise InputError.single("unknown-override", key, why, did_you_mean(key, known))
 
 
 def value_node(override: Override, *, is_json: bool) -> Node:

@@ -12,14 +12,16 @@ from typing import Any, ClassVar
 
 from seatrial.command import is_secret
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.entries import NO_CHANGE, Entry, is_within
 from seatrial.dialects.table.keys import OMIT, Disposition, Key
 from seatrial.dialects.table.suggestions import did_you_mean
-from seatrial.dialects.table.versions import Versions, contradiction, versions
+from seatrial.dialects.table.versions import Versions, contradiction, some, versions
 from seatrial.errors import Mark, Problem, Severity
 from seatrial.spec import Action, Origin
 
 MOST_NAMES = 12  # keys that one finding lists
+
+Finding = tuple[str, Severity, str, str, str]  # key, severity, code, why, fix
 
 
 @dataclass(kw_only=True)
@@ -62,7 +64,7 @@ class Settings:
 
     def has(self, prefix: str) -> bool:
         """True if a key is given, or any key of a section."""
-        return prefix in self.entries or any(name.startswith(f"{prefix}.") for name in self.entries)
+        return any(is_within(name, prefix) for name in self.entries)
 
     def wrong(self, *names: str) -> bool:
         """True if any of some keys is given with a value that cannot be used."""
@@ -120,7 +122,7 @@ class Settings:
         """(severity, code, why, fix) for a key that its system has, and that Seatrial's own trainer does not know."""
         if self.engine == self.ENGINE:
             why = f"it goes to {self.SYSTEM} as it stands, and Seatrial's own figures do not count it"
-            return "info", "only-of-engine", why, "no change is needed"
+            return "info", "only-of-engine", why, NO_CHANGE
         since = f" since {self.RELEASE}{known.since}" if known and known.since else ""
         why = f"{self.SYSTEM} has it{since}, Seatrial's own trainer has not, and trains without it"
         return "warning", "not-known-here", why, f"remove it, or run it with --engine {self.ENGINE}"
@@ -214,10 +216,10 @@ class Settings:
         if together and len(whys) > 1:
             each = "; ".join(f"{listed(names)} ({why})" for why, names in reasons.items())
             first = min(whys, key=list(self.values).index)
-            self.add(first, "info", "no-effect", f"{len(whys)} keys have no effect here: {each}", "no change is needed")
+            self.add(first, "info", "no-effect", f"{len(whys)} keys have no effect here: {each}", NO_CHANGE)
             return
         for name, why in whys.items():
-            self.add(name, "info", "no-effect", f"it has no effect here: {why}", "no change is needed")
+            self.add(name, "info", "no-effect", f"it has no effect here: {why}", NO_CHANGE)
 
     # --- origins ------------------------------------------------------------------------------------------------------
 
@@ -247,5 +249,4 @@ class Settings:
 
 def listed(names: Iterable[str]) -> str:
     """Some keys by their last names, and how many more there are."""
-    short = [name.rpartition(".")[2] for name in names]
-    return ", ".join(short[:MOST_NAMES]) + (f" and {len(short) - MOST_NAMES} more" if len(short) > MOST_NAMES else "")
+    return some([name.rpartition(".")[2] for name in names], MOST_NAMES)

@@ -53,8 +53,9 @@ def contradiction(known: Mapping[str, Versions], keys: Mapping[str, str], releas
         return ""
     new = [name for name, each in named.items() if each.since == since]
     old = [name for name, each in named.items() if each.gone == gone]
-    return f"{_some(new)}: not before {release}{since}; {_some(old)}: gone since {release}{gone}"
+    return f"{some(new, _NAMES)}: not before {release}{since}; {some(old, _NAMES)}: gone since {release}{gone}"
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+def some(names: list[str], most: int) -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from seatrial import source
 from seatrial.command import MASK, is_secret
-from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.entries import Request, is_within
 from seatrial.errors import InputError
 from seatrial.source import Document
 from seatrial.spec import Expectation, Resolved, RunSpec, flatten
@@ -38,6 +39,11 @@ def parse(text: str, suffix: str) -> Document:
     if suffix == ".sh":
         return source.parse_shell(text, file="run.sh")
     return source.parse(text, file=f"run{suffix}", is_json=suffix == ".json")
+
+
+def read_back(text: str, suffix: str, read: Callable[[Request], Resolved]) -> Resolved:
+    """What the reader of a dialect makes of a text."""
+    return read(Request(document=parse(text, suffix), overrides=(), action="plan", user="user", home=Path("/")))
 
 
 def save(path: Path, text: str) -> None:
@@ -78,8 +84,7 @@ def write(
     *, whole: Collection[str] = (), shows_other: bool = False,
 ) -> Written:  # fmt: skip
     """The text with its notes, found by reading it back; see `notes`."""
-    request = Request(document=parse(text, suffix), overrides=(), action="plan", user="user", home=Path("/"))
-    again = read(request)
+    again = read_back(text, suffix, read)
     if again.spec is None:  # what a dialect writes it can always read
         raise AssertionError([problem.as_dict() for problem in again.problems])
     found = notes(spec, again.spec, why, whole=whole, shows_other=shows_other)
@@ -96,19 +101,12 @@ def notes(
     """
     found: dict[str, Note] = {}
     for path, value, other in changed(spec, again):
-        part = next((each for each in whole if path == each or path.startswith(f"{each}.")), path)
+        part = next((each for each in whole if is_within(path, each)), path)
         begins = (path[:end] for end in range(len(path), -1, -1) if end in (0, len(path)) or path[end] == ".")
         reason = next((why[begin] for begin in begins if begin in why), "it has no key for it")
         reason += f"; here: {shown(path, other)}" if shows_other else ""
-        found.setdefault(part, Note(path=part, value=_at(spec, part) if part != path else value, why=reason))
+        found.setdefault(part, Note(path=part, value=attrgetter(part)(spec) if part != path else value, why=reason))
     return tuple(found.values())
-
-
-def _at(spec: RunSpec, path: str) -> Any:
-    found: Any = spec
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
 
 
 class _Absent:
