@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import dialects, source
-from seatrial.dialects.table.suggestions import did_you_mean, start_anew
+from seatrial.dialects.table.suggestions import did_you_mean, reset
 from seatrial.errors import InputError, Problem
 from tests.helpers.seeds import ROOT
 
@@ -61,7 +61,7 @@ def test_every_key_is_found_in_spite_of_a_wrong_character(name: str) -> None:
     taken = {last(key) for key in keys}
     wrong: list[str] = []
     asked = 0
-    start_anew()
+    reset()
     for key in keys:
         parent = key.rpartition(".")[0]
         for typo in typos(last(key), rng, each=2):

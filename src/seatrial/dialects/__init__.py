@@ -167,7 +167,7 @@ def load(
     where that is said. Instead of a file, the words of a command that starts a training may be given. Raises InputError
     where nothing can be read; everything else that is wrong is among the problems.
     """
-    suggestions.start_anew()
+    suggestions.reset()
     hidden = hiding.of_text(path)
     try:
         document, arguments = hydra.followed(*_document(path, arguments))

@@ -117,12 +117,12 @@ def test_what_looks_like_nothing_is_not_guessed_at(key: str) -> None:
 
 
 def test_only_so_many_keys_are_looked_at_closely() -> None:
-    suggestions.start_anew()
+    suggestions.reset()
     alike = [f"distributed_strategy_{n}" for n in range(suggestions.CLOSE_LOOKS + 1)]
     known = ["distributed_strategy"]
     assert [bool(suggestions.suggestions(key, known)) for key in alike] == [True] * suggestions.CLOSE_LOOKS + [False]
     assert suggestions.suggestions("distributed_stratgy", known) == known  # one wrong character is always found
-    suggestions.start_anew()
+    suggestions.reset()
     assert suggestions.suggestions(alike[-1], known) == known
 
 

@@ -117,7 +117,7 @@ _OF_RUNNER = {  # its options that matter here
 
 def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], document: Document) -> None:
     """The machines that DeepSpeed's runner takes: those of its hostfile, or this node where there is none."""
-    given = dict(_options_of_runner(words))
+    given = dict(_options_of_runner(found, words))
     for name in ("master_addr", "master_port"):
         if name in given:
             found.take(f"{TORCHRUN}{name}", given[name])
@@ -149,13 +149,16 @@ def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], docume
     _take_machines(found, file or itself, len(sizes), next(iter(sizes.values())))
 
 
-def _options_of_runner(words: Sequence[Node]) -> Iterator[tuple[str, Entry]]:
+def _options_of_runner(found: Settings, words: Sequence[Node]) -> Iterator[tuple[str, Entry]]:
     """Those that matter here, by what they say."""
     for option, values in groups(words):
         written, equals, value = str(option.value).partition("=") if option else ("", "", "")
-        node = option if equals or not values else values[0]
-        if written in _OF_RUNNER and node is not None:
-            said = value if equals else str(node.value)
+        if option is None or written not in _OF_RUNNER:
+            continue
+        if not equals and not values:
+            found.report(option, written, "missing-value", "its value is missing", "write it after the option")
+        else:
+            node, said = (option, value) if equals else (values[0], str(values[0].value))
             yield _OF_RUNNER[written], Entry(key=written, value=said, text=said, mark=node.mark, key_mark=node.mark)
 
 

@@ -39,7 +39,7 @@ def likeness(key: str, suggestion: str) -> float:
     return 1 - distance(a, b) / max(len(a), len(b), 1)
 
 
-def start_anew() -> None:
+def reset() -> None:
     """Forgets what was looked for, so that the next file gets its CLOSE_LOOKS."""
     _search.cache_clear()
     _index.cache_clear()
