@@ -77,7 +77,7 @@ def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
     """
     asked = wished(where).options.get("nodes")
     nodes = int(asked or (spec.topology.num_nodes if spec else 1))
-    hosts = (Host(name=f"slurm-node-{n}.invalid", address=f"slurm-address-{n}.invalid") for n in range(nodes))
+    hosts = (Host(name=slurm_node.HOST % n, address=slurm_node.ADDRESS % n) for n in range(nodes))
     root = PurePosixPath(plain(run_dir.resolve(), "the run directory"))
     cluster = Cluster(hosts=tuple(hosts), transport="slurm")
     return Site(cluster=cluster, root=root, python=where.python, runtime=where.container)
@@ -108,7 +108,7 @@ class SlurmNode(Node):
 
     @property
     def name(self) -> str:
-        return self._host or f"slurm-node-{self.number}.invalid"
+        return self._host or slurm_node.HOST % self.number
 
     def status(self) -> Status | None:
         job = self._watch.job

@@ -32,6 +32,7 @@ else:  # on a node, where it lies beside this
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from job_secrets import with_secrets
 
+HOST, ADDRESS = "slurm-node-%d.invalid", "slurm-address-%d.invalid"
 STAND_IN = re.compile(r"slurm-(node|address)-(\d+)\.invalid")
 JOB = "launch/slurm/job-%d.json"
 PLACE = "launch/slurm/node-%d.json"
