@@ -33,17 +33,11 @@ def hosts_of(word: str) -> list[str]:
     if len(pieces) == 1:
         return [word]
     ranges = [[part.strip() for part in piece.split(",")] for piece in pieces[1::2]]
-    if math.prod(sum(map(_size, parts)) for parts in ranges) > MAX_HOSTS:  # before any of them is made
+    if math.prod(sum(len(_range(part)[0]) for part in parts) for parts in ranges) > MAX_HOSTS:  # before any is made
         raise ValueError(f"{word[:60]!r} names more than {MAX_HOSTS} hosts: correct the range")
-    numbers = [[number for part in parts for number in _numbers(part)] for parts in ranges]
     columns = [[piece] for piece in pieces]
-    columns[1::2] = numbers
+    columns[1::2] = [[number for part in parts for number in _numbers(part)] for parts in ranges]
     return ["".join(parts) for parts in itertools.product(*columns)]
-
-
-def _size(part: str) -> int:
-    """How many numbers a range has. Raises ValueError."""
-    return len(_range(part)[0])
 
 
 def _numbers(part: str) -> list[str]:

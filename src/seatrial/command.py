@@ -102,6 +102,16 @@ def guarded(variables: Mapping[str, str]) -> dict[str, str | Secret]:
     return {name: Secret(value) if is_secret(name) else value for name, value in variables.items()}
 
 
+def shown(variables: Mapping[str, str | Secret]) -> dict[str, str]:
+    """The variables as anybody may see them, secrets as ***."""
+    return {name: str(value) for name, value in variables.items()}
+
+
+def revealed(variables: Mapping[str, str | Secret]) -> dict[str, str]:
+    """The variables as a process gets them, secrets in the open."""
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in variables.items()}
+
+
 # --- secrets in the middle of a text ----------------------------------------------------------------------------------
 
 MASK = "***"
@@ -218,7 +228,7 @@ class Command:
 
     def shell(self) -> str:
         """The command as one line that can be pasted into a POSIX shell; secrets stay masked."""
-        assignments = [f"{name}={shlex.quote(str(value))}" for name, value in self.environment.items()]
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in shown(self.environment).items()]
         prefix = ["env", *assignments] if assignments else []
         return " ".join([*prefix, shlex.join(self.argv)])
 
@@ -261,8 +271,7 @@ def in_container(
         *(("sh", "-c", _WITH_SECRETS, "sh") if apart else ()),
         *command.argv,
     ]
-    shown = {key: value.reveal() if isinstance(value, Secret) else value for key, value in apart.items()}
-    exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in shown.items())
+    exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in revealed(apart).items())
     return replace(
         command,
         argv=tuple(argv),

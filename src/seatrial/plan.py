@@ -18,9 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.cluster import Cluster, Host
-from seatrial.command import Command, Secret, guarded, in_container
-from seatrial.engines import DEFAULT_PORT as DEFAULT_PORT
-from seatrial.engines import Ground, Placement, native, nics
+from seatrial.command import Command, Secret, guarded, in_container, shown
+from seatrial.engines import Ground, Placement, coordinator_port, native, nics
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.estimate import memory
@@ -116,7 +115,7 @@ class Plan:
                     "rank": process.rank,
                     "host": process.host.name,
                     "argv": list(process.command.argv),
-                    "environment": {name: str(value) for name, value in process.command.environment.items()},
+                    "environment": shown(process.command.environment),
                     "log": process.log,
                 }
                 for process in self.processes
@@ -249,7 +248,7 @@ def _at_site(request: PlanRequest, site: Site) -> _Place:
     spec, notes = request.run_spec, list[str]()
     nodes = spec.topology.num_nodes
     hosts = _hosts(site.cluster, nodes)
-    coordinator = f"{hosts[0].address}:{spec.distributed.coordinator_port or DEFAULT_PORT}"
+    coordinator = f"{hosts[0].address}:{coordinator_port(spec)}"
     named = spec.distributed.coordinator_host
     if nodes > 1 and named not in (None, "localhost", hosts[0].address, hosts[0].name):
         first = f"{hosts[0].name}, and listens at {coordinator}: the cluster file decides, not {named}"
@@ -291,11 +290,8 @@ def _on_this_machine(request: PlanRequest) -> _Place:
 def _hosts(cluster: Cluster, nodes: int) -> tuple[Host, ...]:
     """The first hosts of a cluster. Raises InputError where it has not enough of them."""
     if len(cluster.hosts) < nodes:
-        option, given = "--cluster", "the cluster file"
-        if cluster.transport == "slurm":
-            option = given = "--slurm nodes"
-        if cluster.transport == "kubernetes":
-            option = given = "--kubernetes nodes"
+        option = f"--{cluster.transport} nodes" if cluster.transport in ("slurm", "kubernetes") else "--cluster"
+        given = "the cluster file" if option == "--cluster" else option
         why = f"the run asks for {nodes} nodes, and {given} gives it {len(cluster.hosts)}"
         fix = "give it more, or let the configuration ask for fewer; --rehearse needs fewer"
         raise InputError.single("too-few-hosts", option, why, fix)
@@ -398,7 +394,7 @@ def without_secrets(spec: RunSpec) -> dict[str, Any]:
     for part in (data["execution"], data["container"] or {}):
         given = part.get("environment", {})
         if given:
-            part["environment"] = {name: str(value) for name, value in guarded(given).items()}
+            part["environment"] = shown(guarded(given))
     return data
 
 

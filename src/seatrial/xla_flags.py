@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -161,11 +161,10 @@ def _ask(flags: Mapping[str, str]) -> dict[str, Verdict] | None:
     verdicts: dict[str, Verdict] = {}
     while len(verdicts) < len(flags):
         rest = {name: value for name, value in flags.items() if name not in verdicts}
-        arguments = [f"--{name}={value}" for name, value in rest.items()]
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", _PROGRAM],
-                env={**os.environ, "XLA_FLAGS": " ".join(arguments)},
+                env={**os.environ, "XLA_FLAGS": as_text(rest)},
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -174,7 +173,7 @@ def _ask(flags: Mapping[str, str]) -> dict[str, Verdict] | None:
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return None
         bad = _BAD_VALUE.findall(done.stderr)
-        unknown = _names(word for line in _UNKNOWN.findall(done.stderr) for word in line.split())
+        unknown = {name for line in _UNKNOWN.findall(done.stderr) for name in flags_of(line)}
         verdicts |= {name: "bad_value" for name in bad if name in rest}
         if bad:
             continue  # before it has read all values, it does not look for unknown names
@@ -182,10 +181,6 @@ def _ask(flags: Mapping[str, str]) -> dict[str, Verdict] | None:
             return None
         verdicts |= {name: "unknown" if name in unknown else "ok" for name in rest}
     return verdicts
-
-
-def _names(words: Iterable[str]) -> set[str]:
-    return {word.removeprefix("--").partition("=")[0] for word in words}
 
 
 # --- answers that are kept --------------------------------------------------------------------------------------------
@@ -203,10 +198,9 @@ def _cached(version: str) -> dict[str, Verdict]:
         answers = json.loads(_cache_file(version).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    verdicts: dict[str, Verdict] = {"ok": "ok", "unknown": "unknown", "bad_value": "bad_value"}
     if not isinstance(answers, dict):
         return {}
-    return {flag: verdicts[said] for flag, said in answers.items() if isinstance(said, str) and said in verdicts}
+    return {flag: said for flag, said in answers.items() if said in ("ok", "unknown", "bad_value")}
 
 
 def _keep(version: str, answers: Mapping[str, Verdict]) -> None:

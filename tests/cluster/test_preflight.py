@@ -16,10 +16,11 @@ from seatrial.cluster import Host
 from seatrial.commands import preflight as readiness
 from seatrial.commands.preflight import PreflightResult
 from seatrial.dialects import cluster_of
+from seatrial.engines import DEFAULT_PORT
 from seatrial.launch.preflight import probing
 from seatrial.launch.preflight.needs import Needs, Selection
 from seatrial.launch.session import MAX_ANSWER
-from seatrial.plan import DEFAULT_PORT, Site
+from seatrial.plan import Site
 from tests.helpers.cluster import faults
 from tests.helpers.cluster.image import IMAGE
 from tests.helpers.cluster.nodes import USER_HOME, Cluster, Node

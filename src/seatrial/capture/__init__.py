@@ -114,8 +114,9 @@ def _not_there(output: str, steps: Sequence[Step]) -> Iterator[Missing]:
         place = (match["file"], int(match["line"]))
         here = [step for step in steps if (step.file, step.line) == place]
         written, path = [step.text for step in here], os.path.normpath(match["path"])
+        redirects = any(re.search(r">\s*\S", text) for text in written)
         if not path.startswith("/"):
-            if not match["verb"] and any(re.search(r">\s*\S", text) for text in written) and "/" in path:
+            if not match["verb"] and redirects and "/" in path:
                 yield Missing(path=os.path.normpath(f"{here[-1].folder}/{path}/.."), kind="folder")
             continue
         if path.startswith(_OURS) and not path.startswith(sandbox.SETTINGS):
@@ -124,7 +125,7 @@ def _not_there(output: str, steps: Sequence[Step]) -> Iterator[Missing]:
             yield Missing(path=path, kind="folder")
         elif any(re.match(r"\s*(source|\.)\s", text) for text in written) or _is_sourced(path, steps):
             yield Missing(path=path, kind="file")
-        elif any(re.search(r">\s*\S", text) for text in written):
+        elif redirects:
             yield Missing(path=str(Path(path).parent), kind="folder")
         else:
             yield Missing(path=path, kind="program")

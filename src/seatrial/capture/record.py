@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,9 @@ class Step:
 def calls(scratch: Path) -> list[Call]:
     """All calls in the order in which they were made. What a script has put there instead of one is left out."""
     try:
-        with _Opened(scratch, os.O_DIRECTORY) as top, _Opened("records", os.O_DIRECTORY, top.number) as folder:
-            names = sorted(name for name in os.listdir(folder.number) if name.endswith(".json"))  # noqa: PTH208
-            texts = [(name, _text(name, folder.number, MAX_CALL_BYTES)) for name in names[:MAX_CALLS]]
+        with _opened(scratch, os.O_DIRECTORY) as top, _opened("records", os.O_DIRECTORY, top) as folder:
+            names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))  # noqa: PTH208
+            texts = [(name, _text(name, folder, MAX_CALL_BYTES)) for name in names[:MAX_CALLS]]
     except OSError:
         return []
     return [call for name, text in texts for call in _call(name.removesuffix(".json"), text)]
@@ -64,8 +65,8 @@ def calls(scratch: Path) -> list[Call]:
 
 def steps(scratch: Path) -> list[Step]:
     """The commands of the shells, in the order in which they ran, without those of our own functions."""
-    with _Opened(scratch, os.O_DIRECTORY) as top:
-        words = _text("trace", top.number, MAX_TRACE_BYTES).split("\0")
+    with _opened(scratch, os.O_DIRECTORY) as top:
+        words = _text("trace", top, MAX_TRACE_BYTES).split("\0")
     found = zip(words[::4], words[1::4], words[2::4], words[3::4], strict=False)
     return [
         Step(file=file, line=line, folder=folder, text=text, status=_number(status))
@@ -75,27 +76,24 @@ def steps(scratch: Path) -> list[Step]:
     ]
 
 
-class _Opened:
-    """A descriptor of a file or folder that is no link, closed at the end."""
-
-    def __init__(self, path: Path | str, flags: int = 0, folder: int | None = None) -> None:
-        self.number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
-
-    def __enter__(self) -> _Opened:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.number)
+@contextmanager
+def _opened(path: Path | str, flags: int = 0, folder: int | None = None) -> Iterator[int]:
+    """The descriptor of a file or folder that is no link."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
+    try:
+        yield number
+    finally:
+        os.close(number)
 
 
 def _text(name: str, folder: int, limit: int) -> str:
     """The beginning of a regular file; nothing of anything else."""
     try:
-        with _Opened(name, 0, folder) as file:
-            if not stat.S_ISREG(os.fstat(file.number).st_mode):
+        with _opened(name, 0, folder) as file:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
                 return ""
             content = bytearray()
-            while len(content) < limit and (more := os.read(file.number, limit - len(content))):
+            while len(content) < limit and (more := os.read(file, limit - len(content))):
                 content += more
     except OSError:
         return ""

@@ -56,6 +56,7 @@ _START = (
     + """; "$@"; code=$?
 for _ in {1..20}; do all=(/proc/[0-9]*); ((${#all[@]} > 2)) || break; sleep 0.05; done; exit $code"""
 )
+_SHELL = ("bash", "--norc", "--noprofile", "-c", _START, "bash")  # the words of a command follow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +102,8 @@ def prepare(scratch: Path, project: Path, script: Path, text: str) -> None:
     program.chmod(0o755)
     for name in stand_in.NAMES:
         (scratch / "bin" / name).symlink_to(".any")
-    (scratch / "modules" / "torch.py").write_text(
-        source.joinpath("torch.py").read_text(encoding="utf-8"), encoding="utf-8"
-    )
-    (scratch / "startup.sh").write_text(source.joinpath("startup.sh").read_text(encoding="utf-8"), encoding="utf-8")
+    for name, place in (("torch.py", "modules/torch.py"), ("startup.sh", "startup.sh")):
+        (scratch / place).write_bytes(source.joinpath(name).read_bytes())
     (scratch / "trace").touch()
     (scratch / "empty").touch()
     user, number = _user(), os.getuid() or _NOBODY
@@ -136,17 +135,7 @@ def run(
     argv.append("--clearenv")
     for name, value in {**_environment(project), **variables}.items():
         argv += ["--setenv", name, value]
-    argv += [
-        "--",
-        *(_AS_NOBODY if os.geteuid() == 0 else ()),
-        "bash",
-        "--norc",
-        "--noprofile",
-        "-c",
-        _START,
-        "bash",
-        *command,
-    ]
+    argv += ["--", *(_AS_NOBODY if os.geteuid() == 0 else ()), *_SHELL, *command]
     with tempfile.TemporaryFile() as output:  # which no script can replace
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd="/",

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Never
 
+from seatrial.command import revealed
 from seatrial.commands.check import read_valid, spec_of
 from seatrial.commands.run import RunRequest, plan_run
 from seatrial.console import note
 from seatrial.errors import LaunchError
-from seatrial.launch.job import revealed
 from seatrial.runs.directory import claim, new_directory, write_inputs
 from seatrial.runs.files import write_text
 from seatrial.spec import RunSpec

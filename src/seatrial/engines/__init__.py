@@ -22,9 +22,12 @@ ENGINES: Mapping[str, str] = {  # name → module
     "maxtext": "seatrial.engines.maxtext",
     "megatron": "seatrial.engines.megatron",
 }
-
-
 DEFAULT_PORT = 12355  # where rank 0 listens on hosts of which nobody has said another
+
+
+def coordinator_port(spec: RunSpec) -> int:
+    """Where rank 0 listens."""
+    return spec.distributed.coordinator_port or DEFAULT_PORT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +58,7 @@ class Ground:
 
     def rendezvous(self, spec: RunSpec) -> tuple[str, str]:
         """Host and port of rank 0, as two words; this machine where it is alone."""
-        alone = f"127.0.0.1:{spec.distributed.coordinator_port or DEFAULT_PORT}"
-        host, _, port = (self.coordinator or alone).rpartition(":")
+        host, _, port = (self.coordinator or f"127.0.0.1:{coordinator_port(spec)}").rpartition(":")
         return host, port
 
     def token_note(self, spec: RunSpec) -> list[str]:
@@ -90,6 +92,12 @@ class Engine(Protocol):
 
     def commands(self, spec: RunSpec, ground: Ground) -> Commands:
         """The commands. Raises InputError where the engine cannot do what the configuration says."""
+
+
+def folders(spec: RunSpec, variable: str, usual: Sequence[str]) -> list[str]:
+    """Where to look for an engine's program: where a variable of the run or of its container says, then the usual."""
+    inside = spec.container.environment.get(variable) if spec.container else None
+    return [each for each in dict.fromkeys((spec.execution.environment.get(variable), inside, *usual)) if each]
 
 
 def engine(name: str) -> Engine:

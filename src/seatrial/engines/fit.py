@@ -41,14 +41,10 @@ def left(notes: Sequence[Note], *, besides: Sequence[str] = ()) -> list[Note]:
     ]
 
 
-def unfit(notes: Sequence[Note]) -> list[Note]:
-    """Those of the notes with which it would be another training."""
-    return [note for note in notes if _decides(note) and not _is(note.path, _HARMLESS_IN_MODEL)]
-
-
 def _decides(note: Note) -> bool:
+    """True if it would be another training without this value."""
     has_own_schedule = note.path == "optimizer.schedule" and note.value in _OWN_SCHEDULES
-    return has_own_schedule or _is(note.path, _DECISIVE)
+    return has_own_schedule or (_is(note.path, _DECISIVE) and not _is(note.path, _HARMLESS_IN_MODEL))
 
 
 def dropped(spec: RunSpec, engine: str) -> list[str]:
@@ -67,7 +63,7 @@ def dropped(spec: RunSpec, engine: str) -> list[str]:
 
 def notes_on(notes: Sequence[Note], *, title: str, name: str) -> list[str]:
     """A sentence for each value that the engine does not get. Raises InputError where it would train something else."""
-    if refused := unfit(notes):
+    if refused := [note for note in notes if _decides(note)]:
         fix = "change it, or use --engine native, which does what the configuration says"
         raise InputError(
             Problem(

@@ -18,7 +18,7 @@ from seatrial.dialects.maxtext.keys import DEFAULTS
 from seatrial.dialects.maxtext.values import SEGMENTS
 from seatrial.dialects.table.versions import versions
 from seatrial.dialects.yaml_writer import dump
-from seatrial.engines import Commands, Ground, Placement, fit, nics
+from seatrial.engines import Commands, Ground, Placement, fit, folders, nics
 from seatrial.estimate import hardware
 from seatrial.spec import AXES, RunSpec
 from seatrial.xla_flags import PLAIN_CPU_FLAGS, THREADS_PER_DEVICE, as_text, flags_of
@@ -119,9 +119,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     config = dump(dict(_config(spec, stated, ground, on_cpu=on_cpu, one_slice=one_slice)))
     files = {CONFIG_FILE: config}
     given = {name: str(value) for name, value in spec.execution.environment.items() if is_secret(name)}
-    inside = spec.container.environment.get(ROOT) if spec.container else None
-    roots = (spec.execution.environment.get(ROOT), inside, *ROOTS)
-    places = [word for root in dict.fromkeys(roots) if root for script in SCRIPTS for word in (root, script)]
+    places = [word for root in folders(spec, ROOT, ROOTS) for script in SCRIPTS for word in (root, script)]
     python = ground.python or "python3"
     argv = ("sh", "-c", START, "sh", python, PROBE, str(ground.run_dir / CONFIG_FILE), *places)
     variables.pop("XLA_FLAGS", None)

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
+from seatrial.check.network import INTERFACES
 from seatrial.command import Command, Secret, guarded, is_secret
 from seatrial.dialects import megatron as dialect
 from seatrial.dialects.megatron.script import SCRIPTS
 from seatrial.dialects.megatron.write import EXAMPLES, command, script_variables
 from seatrial.dialects.table import engine_keys
-from seatrial.engines import Commands, Ground, Placement, fit, nics
+from seatrial.engines import Commands, Ground, Placement, fit, folders, nics
 from seatrial.estimate import hardware
 from seatrial.spec import RunSpec
 
@@ -154,8 +155,7 @@ def _torchrun(spec: RunSpec, ground: Ground, rank: int, placement: Placement) ->
 
 
 def _argv(spec: RunSpec, wanted: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    inside = spec.container.environment.get(ROOT) if spec.container else None
-    roots = [root for root in dict.fromkeys((spec.execution.environment.get(ROOT), inside, *ROOTS)) if root]
+    roots = folders(spec, ROOT, ROOTS)
     return ("sh", "-c", START, "sh", wanted, str(len(roots)), *roots, *words)
 
 
@@ -198,7 +198,7 @@ def _notes(spec: RunSpec, ground: Ground, *, is_script: bool) -> Iterator[str]:
         yield f"nothing is written to {spec.log_dir}, which the configuration names: logs are in the run directory"
     if spec.dialect == "cvs-megatron":
         yield "the script sets its TRAIN_LOG itself; CVS edits the script, and has two programs write that file"
-    if several and not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} <= spec.execution.environment.keys():
+    if several and not {*INTERFACES} <= spec.execution.environment.keys():
         yield (
             f"the script takes the network interface {INTERFACE}, a name of its authors' cluster, unless "
             "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME are given, and not both are"

@@ -28,12 +28,9 @@ STEP_PATTERN = r"^completed step: (\d+)"  # MaxText's line, which the trainer pr
 # threads of XLA's compiler wait for each other there, 2 to 4 seconds of 10, the heap comes to hold three buffers, and
 # steps in float32 and on virtual devices are slower. Only performance is changed.
 CPU_MALLOC = {
-    f"glibc.malloc.{name}": str(value)
-    for name, value in (
-        *(("mmap_threshold", 1 << 30), ("trim_threshold", 1 << 36)),
-        *(("hugetlb", 1), ("tcache_count", 0)),
-    )
-}
+    "glibc.malloc.mmap_threshold": str(1 << 30), "glibc.malloc.trim_threshold": str(1 << 36),
+    "glibc.malloc.hugetlb": "1", "glibc.malloc.tcache_count": "0",
+}  # fmt: skip
 
 
 def commands(spec: RunSpec, ground: Ground) -> Commands:

@@ -6,7 +6,7 @@ A new target is a module with the functions of `targets.Target`, and a row in `t
 - `run` starts a plan and returns its `Ending`. It calls `launcher.launch` with a `begin` that starts
   `node/agent.py` with a job on each host and returns a `follow.Node` for each: its status, whether its agent has ended,
   and how to stop it. Where files of a host arrive late, or a host can fall silent, its Node overrides the defaults.
-  Where hosts are allotted and taken away, `run` passes a `follow.Queue` as well.
+  Beside the Nodes, `begin` returns a `follow.Queue` where hosts are allotted and taken away, else None.
 - `attach` does the same for a run that another process started, with `launcher.supervise`. It finds the run by a record
   that `run` left in `launch/` (`record.read_record`). A target whose runs end with their launcher raises InputError.
 - `stop` asks a run to stop, from any process that has the run directory.

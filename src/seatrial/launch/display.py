@@ -128,15 +128,14 @@ class View:
             self._take(event)
         self._say_silent_hosts(progress)
         self._say_uncopied(progress)
-        ending = progress.ending if progress.ending and progress.ending.reason != "completed" else None
         # Of a run without events, or whose events are not here, the agents know how far it is.
         by_agents = 0 if self._has_events and not progress.uncopied else _steps_done(progress.last_step)
         if self._live is not None:
             with suppress(OSError):  # a closed terminal is a signal, which is heeded elsewhere
                 self._live.draw(self._picture(progress, by_agents, self._live.size()[0]))
-        elif ending and not self._said_ending:
+        elif (stopping := _stopping(progress)) and not self._said_ending:
             self._said_ending = True
-            self.say(f"stopping: {ending.reason.replace('_', ' ')}")
+            self.say(stopping)
         elif by_agents // self._every > self._said_steps // self._every:
             self._said_steps = by_agents
             self.say(f"step {by_agents}/{self._planned}")
@@ -237,10 +236,16 @@ class View:
         return lines
 
 
+def _stopping(progress: Progress) -> str:
+    """Why the processes are being stopped; nothing while they are not."""
+    ending = progress.ending
+    return f"stopping: {ending.reason.replace('_', ' ')}" if ending and ending.reason != "completed" else ""
+
+
 def _phase(progress: Progress, done: int) -> str:
     """What the run is doing; before its first step, as its first process says."""
-    if progress.ending and progress.ending.reason != "completed":
-        return f"stopping: {progress.ending.reason.replace('_', ' ')}"
+    if stopping := _stopping(progress):
+        return stopping
     if done:
         return TRAINING
     if not progress.processes:

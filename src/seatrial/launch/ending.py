@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,11 @@ MONITORS = {"podman": "conmon", "docker": "containerd-shim or dockerd"}
 def seen_fault(fault: str, where: str, text: str, facts: Mapping[str, Any] | None = None) -> Fault:
     """A fault that the launcher saw."""
     return Fault(process=LAUNCHER, fault=fault, where=where, text=text, facts=facts or {})
+
+
+def with_victims(fault: Fault, others: Iterable[Fault]) -> tuple[Fault, ...]:
+    """A fault that explains the others: what they report was done to its victims."""
+    return (fault, *(replace(other, fault="peer_stopped") for other in others))
 
 
 def overdue(progress: Progress, deadlines: Deadlines, now: float) -> str | None:
@@ -116,8 +121,7 @@ def _stood_still(ending: Ending, held: list[str], how: str) -> Ending:
         return ending
     where = ", ".join(held)
     fault = seen_fault("no_progress", where, f"{where} took no further step: {how}")
-    victims = tuple(replace(fault, fault="peer_stopped") for fault in ending.faults)
-    return Ending(reason="no_progress", faults=(fault, *victims), left=ending.left)
+    return Ending(reason="no_progress", faults=with_victims(fault, ending.faults), left=ending.left)
 
 
 def _agent_lost(host: str) -> Ending:

@@ -86,6 +86,12 @@ class Following(NamedTuple):
     on_progress: Callable[[Progress], None]
     say: Callable[[str], None]
 
+    def patient(self, *, start_seconds: float, lost_seconds: float) -> Following:
+        """The same with deadlines that are at least so long."""
+        start = max(self.deadlines.start_seconds, start_seconds)
+        lost = max(self.deadlines.lost_seconds, lost_seconds)
+        return self._replace(deadlines=replace(self.deadlines, start_seconds=start, lost_seconds=lost))
+
 
 class Interrupts:
     """Counts requests to stop: Ctrl-C, termination, a closed terminal. Only the main thread can.

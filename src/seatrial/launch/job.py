@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from seatrial.cluster import Host
-from seatrial.command import Secret
+from seatrial.command import Secret, revealed, shown
 from seatrial.node import agent
-from seatrial.plan import Plan
+from seatrial.plan import Plan, Process
 
 LEASE = "launch/lease"
 OBSERVE_SECONDS = 5.0  # between two samples of a node's devices
@@ -26,7 +26,7 @@ class Terms(NamedTuple):
     lease_seconds: float | None
 
 
-def agent_job(plan: Plan, host: Host, at: Terms, *, masked: bool) -> Job:
+def agent_job(plan: Plan, host: Host, processes: Sequence[Process], at: Terms, *, masked: bool) -> Job:
     """The agent's job for one host; `masked` shows secrets as ***, for the copy that is kept."""
     return {
         "v": agent.VERSION,
@@ -36,16 +36,14 @@ def agent_job(plan: Plan, host: Host, at: Terms, *, masked: bool) -> Job:
             {
                 "rank": process.rank,
                 "argv": list(process.command.argv),
-                "environment": {name: str(value) for name, value in process.command.environment.items()}
-                if masked
-                else revealed(process.command.environment),
+                "environment": (shown if masked else revealed)(process.command.environment),
                 "stdin": process.command.stdin and (str if masked else Secret.reveal)(process.command.stdin),
                 "wake": [list(argv) for argv in process.command.wake],
                 "after": [list(argv) for argv in process.command.after],
                 "cwd": str(at.directory),
                 "log": str(at.root / process.log),
             }
-            for process in plan.hosts[host]
+            for process in processes
         ],
         "step_pattern": plan.step_pattern,
         "first_step": plan.first_step,
@@ -54,8 +52,3 @@ def agent_job(plan: Plan, host: Host, at: Terms, *, masked: bool) -> Job:
         "lease_file": str(at.root / LEASE),
         "observe_seconds": OBSERVE_SECONDS,
     }
-
-
-def revealed(environment: Mapping[str, str | Secret]) -> dict[str, str]:
-    """Variables as a process gets them, secrets in the open."""
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in environment.items()}

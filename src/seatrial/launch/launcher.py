@@ -28,18 +28,18 @@ from seatrial.runs.status import STATUS_FILE, new_status
 STATUS_SECONDS = 1.0
 BLOCK_BYTES = 4096
 STOP = "launch/stop"  # exists once somebody has asked the run to stop
+Begun = tuple[Sequence[Node], Queue | None]  # the hosts with their agents, and what allots them, if anything does
 
 
 def launch(
     plan: Plan,
     run_dir: Path,
     *,
-    begin: Callable[[Sequence[tuple[str, Job]]], Sequence[Node]],
+    begin: Callable[[Sequence[tuple[str, Job]]], Begun],
     root: PurePath,
     directory: PurePath,
     following: Following,
     leased: bool = False,
-    queue: Callable[[], Queue] | None = None,
 ) -> Ending:
     """Starts a plan's processes, follows them until none is left, and records what the launcher saw.
 
@@ -52,21 +52,22 @@ def launch(
     (run_dir / "launch").mkdir(exist_ok=True)
     deadlines = following.deadlines
     at = Terms(root, directory, deadlines.grace_seconds, deadlines.lease_seconds if leased else None)
-    for host in plan.hosts:
-        masked = agent_job(plan, host, at, masked=True)
+    hosts = plan.hosts
+    for host, processes in hosts.items():
+        masked = agent_job(plan, host, processes, at, masked=True)
         write_json(run_dir / "launch" / f"agent-{host.name}.json", masked, below=run_dir)
-    jobs = [(host.name, agent_job(plan, host, at, masked=False)) for host in plan.hosts]
+    jobs = [(host.name, agent_job(plan, host, own, at, masked=False)) for host, own in hosts.items()]
     if (run_dir / STOP).exists():
         following.say("the run was asked to stop before anything was started")
         raise KeyboardInterrupt
     return supervise(
         lambda: begin(jobs), run_dir, following, name=plan.spec.name, planned_steps=plan.spec.step_limit, root=root,
-        detached=not leased, queue=queue, stop_file=run_dir / STOP,
+        detached=not leased, stop_file=run_dir / STOP,
     )  # fmt: skip
 
 
 def supervise(
-    begin: Callable[[], Sequence[Node]],
+    begin: Callable[[], Begun],
     run_dir: Path,
     following: Following,
     *,
@@ -74,13 +75,12 @@ def supervise(
     planned_steps: int,
     root: PurePath,
     detached: bool,
-    queue: Callable[[], Queue] | None = None,
     stop_file: Path | None = None,
 ) -> Ending:
     """Follows what `begin` started, or found running, until none of it is left, and records what was seen.
 
-    `queue` is asked for when `begin` is through; `root` is the run directory on the hosts. What is `detached` goes on
-    if this fails; the rest, which nobody would look after, is stopped. A `stop_file` that appears is an interrupt.
+    `root` is the run directory on the hosts. What is `detached` goes on if this fails; the rest, which nobody would
+    look after, is stopped. A `stop_file` that appears is an interrupt.
 
     Raises LaunchError where the run is over and that cannot be written here, or not all that its hosts wrote.
     """
@@ -88,13 +88,13 @@ def supervise(
     nodes: Sequence[Node] = ()
     try:
         with Interrupts(detached=detached, stop_file=stop_file).caught() as interrupts:
-            nodes, waits = begin(), queue() if queue else None
+            nodes, queue = begin()
             ending = follow(
                 nodes, planned_steps=planned_steps, deadlines=following.deadlines, interrupts=interrupts,
-                on_progress=record.see, queue=waits,
+                on_progress=record.see, queue=queue,
             )  # fmt: skip
             ending = _by_the_trainer(ending, run_dir)
-            ending = waits.explained(ending) if waits else ending  # what took the hosts away explains all the rest
+            ending = queue.explained(ending) if queue else ending  # what took the hosts away explains all the rest
         record.say_losses(ending)
     except BaseException:
         if nodes and not detached:  # what is detached goes on

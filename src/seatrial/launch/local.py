@@ -18,7 +18,7 @@ from pathlib import Path
 from seatrial.errors import InputError
 from seatrial.launch.follow import Following, Node
 from seatrial.launch.job import OBSERVE_SECONDS, Job
-from seatrial.launch.launcher import launch
+from seatrial.launch.launcher import Begun, launch
 from seatrial.launch.progress import Ending, Status, status_of
 from seatrial.launch.where import Where
 from seatrial.node import of_the_agent
@@ -144,16 +144,17 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
     """Runs a plan's processes on this machine, and returns when none of them is left."""
     run_dir = run_dir.resolve()
 
-    def begin(jobs: Sequence[tuple[str, Job]]) -> list[LocalNode]:
+    def begin(jobs: Sequence[tuple[str, Job]]) -> Begun:
         for name, text in of_the_agent().items():
             write_text(run_dir / name, text)
         # The stand-ins for nodes are one machine, which need not be observed by each of them.
         seconds = [OBSERVE_SECONDS] + [0.0] * (len(jobs) - 1)
         agent_file = run_dir / "launch" / "agent.py"
-        return [
+        nodes = [
             LocalNode(host, {**job, "observe_seconds": each}, agent_file)
             for (host, job), each in zip(jobs, seconds, strict=True)
         ]
+        return nodes, None
 
     return launch(plan, run_dir, begin=begin, root=run_dir, directory=Path.cwd(), following=following, leased=True)
 

@@ -10,7 +10,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -35,6 +35,7 @@ COPY_AGAIN_SECONDS = 2.0, 30.0  # after copies could not be written: at first, a
 RELAY = Path(relay.__file__).read_text(encoding="utf-8")
 _FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|jsonl?)|events-(?P<rank>\d+)\.jsonl")
 T = TypeVar("T")
+Answer = dict[str, Any] | Unreachable  # what a host answered, or why it did not
 
 
 class Clock:
@@ -76,10 +77,14 @@ class RemoteNode(Node):
         return self._status
 
     def agent_ended(self) -> bool:
-        return self._agent_lives is False and not self.behind()
+        return self.has_all()
 
     def behind(self) -> bool:
         return self._more or self._resuming
+
+    def has_all(self) -> bool:
+        """True if the agent has ended and all that it wrote is here."""
+        return self._agent_lives is False and not (self._more or self._resuming)
 
     def uncopied(self) -> str:
         return self._uncopied
@@ -165,6 +170,11 @@ class RemoteNode(Node):
             self.connected[1].cancel()
 
 
+def unanswered(answers: Iterable[Answer]) -> str:
+    """A line for each host that gave no answer."""
+    return "\n".join(str(answer) for answer in answers if isinstance(answer, Unreachable))
+
+
 class Session:
     """The connections of a run, in a thread of their own: neither the terminal nor a slow host delays the others."""
 
@@ -190,16 +200,27 @@ class Session:
         *,
         source: str = RELAY,
         seconds: float = ANSWER_SECONDS,
-    ) -> list[dict[str, Any] | Unreachable]:
+    ) -> list[Answer]:
         """The answer of each host to a program sent there, or why there is none; all at once."""
 
-        async def everywhere() -> list[dict[str, Any] | Unreachable]:
+        async def everywhere() -> list[Answer]:
             each = (self._answer(host, verb, given, source, seconds) for host, given in asked)
             return await asyncio.gather(*each)
 
         return self._wait(everywhere())
 
-    def listen(self, ranks: Mapping[Host, Sequence[int]], root: PurePosixPath, run_dir: Path) -> list[RemoteNode]:
+    def stop(self, hosts: Iterable[Host], root: str, *, now: bool, seconds: float = ANSWER_SECONDS) -> str:
+        """Asks the agents of a run to stop their processes; a line for each host that could not be asked."""
+        given = {"root": root, "stop": "now" if now else "in_order"}
+        return unanswered(self.ask([(host, {**given, "host": host.name}) for host in hosts], "order", seconds=seconds))
+
+    def listen(
+        self,
+        ranks: Mapping[Host, Sequence[int]],
+        root: PurePosixPath,
+        run_dir: Path,
+        make: Callable[[Host, Sequence[int], Clock, Mirror], RemoteNode] = RemoteNode,
+    ) -> list[RemoteNode]:
         """Keeps the hosts' files here up to date from now on, through any number of lost connections.
 
         Returns when each host has been tried once: no host is silent before that.
@@ -208,7 +229,7 @@ class Session:
         self._mirror = Mirror(run_dir)
 
         async def start() -> list[RemoteNode]:
-            self._nodes = [RemoteNode(host, own, self._clock, self._mirror) for host, own in ranks.items()]
+            self._nodes = [make(host, own, self._clock, self._mirror) for host, own in ranks.items()]
             self._tasks += [asyncio.create_task(self._listen(node, root)) for node in self._nodes]
             for node in self._nodes:
                 await node.tried.wait()
@@ -236,9 +257,7 @@ class Session:
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _answer(
-        self, host: Host, verb: str, given: dict[str, Any], source: str, seconds: float
-    ) -> dict[str, Any] | Unreachable:
+    async def _answer(self, host: Host, verb: str, given: dict[str, Any], source: str, seconds: float) -> Answer:
         try:
             async with asyncio.timeout(seconds):
                 channel = await self._begin(host, verb, given, source)

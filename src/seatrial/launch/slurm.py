@@ -12,19 +12,19 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from seatrial.cluster import Cluster, Host
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.durations import seconds_of
 from seatrial.launch.follow import Following, Node
 from seatrial.launch.hidden import variables_of, without_secrets
 from seatrial.launch.job import Job
-from seatrial.launch.launcher import launch, supervise
+from seatrial.launch.launcher import Begun, launch, supervise
 from seatrial.launch.progress import Ending, Progress, Status, status_of
 from seatrial.launch.record import read_record
+from seatrial.launch.scheduler_options import seconds_of
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.where import Where
@@ -77,7 +77,7 @@ def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
     """
     asked = wished(where).options.get("nodes")
     nodes = int(asked or (spec.topology.num_nodes if spec else 1))
-    hosts = (Host(name=f"slurm-node-{n}.invalid", address=f"slurm-address-{n}.invalid") for n in range(nodes))
+    hosts = (Host(name=slurm_node.HOST % n, address=slurm_node.ADDRESS % n) for n in range(nodes))
     root = PurePosixPath(plain(run_dir.resolve(), "the run directory"))
     cluster = Cluster(hosts=tuple(hosts), transport="slurm")
     return Site(cluster=cluster, root=root, python=where.python, runtime=where.container)
@@ -108,7 +108,7 @@ class SlurmNode(Node):
 
     @property
     def name(self) -> str:
-        return self._host or f"slurm-node-{self.number}.invalid"
+        return self._host or slurm_node.HOST % self.number
 
     def status(self) -> Status | None:
         job = self._watch.job
@@ -144,55 +144,51 @@ class SlurmNode(Node):
 def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int) -> Ending:
     """Runs a plan's processes as a job, and returns when it is over. Raises LaunchError where Slurm refuses the job."""
     run_dir, wish = run_dir.resolve(), wished(where)
+    with ExitStack() as open_until_the_end:
+
+        def begin(jobs: Sequence[tuple[str, Job]]) -> Begun:
+            record = _submit(plan, run_dir, jobs, wish=wish)
+            number = record.job
+            following.say(f"job {number} is submitted; to stop it: seatrial stop {run_dir}, or scancel {number}")
+            watch = Watch(
+                number, run_dir=run_dir, requeues=wish.requeues,
+                deadline_seconds=wish.queue_seconds, say=following.say,
+            )  # fmt: skip
+            return _nodes(record, run_dir, open_until_the_end.enter_context(closing(watch)))
+
+        patient = _patient(following, run_dir)
+        return launch(plan, run_dir, begin=begin, root=run_dir, directory=run_dir, following=patient)
+
+
+def _submit(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish) -> Submitted:
+    """Hands a plan to Slurm, and leaves a record of its job. Raises LaunchError where Slurm refuses it."""
     hidden: dict[str, str] = {}
-    watch: Watch | None = None
-
-    def begin(jobs: Sequence[tuple[str, Job]]) -> list[SlurmNode]:
-        nonlocal watch
-        script = _lay_out(plan, run_dir, jobs, wish=wish, hidden=hidden)
-        number = _submit(script, hidden)
-        results = wish.options.get("results")
-        link = str(Path(results).resolve() / recipe_log(plan.spec, plan.engine, number)) if results else None
-        record = Submitted(job=number, nodes=len(jobs), options=dict(wish.options), log=link)
-        try:
-            write_json(run_dir / RECORD, asdict(record))
-        except OSError:  # nobody would find it again
-            cancel(number)
-            raise
-        following.say(f"job {number} is submitted; to stop it: seatrial stop {run_dir}, or scancel {number}")
-        watch = Watch(
-            number, run_dir=run_dir, requeues=wish.requeues,
-            deadline_seconds=wish.queue_seconds, say=following.say,
-        )  # fmt: skip
-        return [SlurmNode(n, run_dir, watch) for n in range(len(jobs))]
-
-    def queue() -> Watch:
-        assert watch is not None
-        return watch
-
+    script = _lay_out(plan, run_dir, jobs, wish=wish, hidden=hidden)
+    number = _sbatch(script, hidden)
+    results = wish.options.get("results")
+    link = str(Path(results).resolve() / recipe_log(plan.spec, plan.engine, number)) if results else None
+    record = Submitted(job=number, nodes=len(jobs), options=dict(wish.options), log=link)
     try:
-        return launch(
-            plan, run_dir, begin=begin, root=run_dir, directory=run_dir, following=_patient(following, run_dir),
-            queue=queue,
-        )  # fmt: skip
-    finally:
-        if watch is not None:
-            watch.close()
+        write_json(run_dir / RECORD, asdict(record))
+    except OSError:  # nobody would find it again
+        cancel(number)
+        raise
+    return record
+
+
+def _nodes(record: Submitted, run_dir: Path, watch: Watch) -> Begun:
+    return [SlurmNode(number, run_dir, watch) for number in range(record.nodes)], watch
 
 
 def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:
     """Follows a job again that somebody else has submitted, and returns when nothing of it is left."""
     run_dir, record = run_dir.resolve(), find(run_dir)
-    requeues = record.options.get("requeue") == "yes"
-    watch = Watch(record.job, run_dir=run_dir, requeues=requeues, say=following.say)
-    try:
+    requeues = Wish(options=record.options).requeues
+    with closing(Watch(record.job, run_dir=run_dir, requeues=requeues, say=following.say)) as watch:
         return supervise(
-            lambda: [SlurmNode(n, run_dir, watch) for n in range(record.nodes)],
-            run_dir, _patient(following, run_dir), name=name, planned_steps=planned_steps, root=run_dir,
-            detached=True, queue=lambda: watch,
+            lambda: _nodes(record, run_dir, watch), run_dir, _patient(following, run_dir),
+            name=name, planned_steps=planned_steps, root=run_dir, detached=True,
         )  # fmt: skip
-    finally:
-        watch.close()
 
 
 def stop(run_dir: Path, *, now: bool) -> None:
@@ -213,12 +209,8 @@ def find(run_dir: Path) -> Submitted:
 
 def _patient(following: Following, run_dir: Path) -> Following:
     """The same with longer deadlines, for hosts that become known later and files on a network file system."""
-    deadlines = replace(
-        following.deadlines,
-        start_seconds=max(following.deadlines.start_seconds, 2 * LOST_SECONDS),
-        lost_seconds=max(following.deadlines.lost_seconds, LOST_SECONDS),
-    )
-    return following._replace(deadlines=deadlines, on_progress=_Settled(run_dir, following.on_progress).see)
+    patient = following.patient(start_seconds=2 * LOST_SECONDS, lost_seconds=LOST_SECONDS)
+    return patient._replace(on_progress=_Settled(run_dir, following.on_progress).see)
 
 
 def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]) -> Path:
@@ -257,7 +249,7 @@ def script_of(plan: Plan, run_dir: Path, *, wish: Wish, nonce: str) -> str:
     )
 
 
-def _submit(script: Path, hidden: Mapping[str, str]) -> int:
+def _sbatch(script: Path, hidden: Mapping[str, str]) -> int:
     """Hands the script to Slurm; the job's number."""
     argv = submission(script, tuple(hidden))
     try:
@@ -292,17 +284,11 @@ class _Settled:
         self._then(progress)
 
     def _settle(self, place: _Place) -> None:
-        hosts, plan = place.hosts, read_object(self._run_dir / PLAN)
-
-        def known(what: str, number: int) -> str:
-            return str(place.address if what == "address" else hosts[number])
-
-        filled = slurm_node.fill(plan, known)
+        filled = slurm_node.with_hosts(read_object(self._run_dir / PLAN), place.hosts, place.address)
         write_json(self._run_dir / "plan.json", filled)
         record = find(self._run_dir)
         if record.log:
-            link = Path(record.log)
-            _link(link, self._run_dir / filled["processes"][0]["log"])
+            _link(Path(record.log), self._run_dir / filled["processes"][0]["log"])
 
 
 def _link(link: Path, log: Path) -> None:

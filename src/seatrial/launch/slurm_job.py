@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from seatrial import __version__
-from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError
+from seatrial.launch.scheduler_options import Option, read_words
 from seatrial.node.slurm_node import FAILED
 from seatrial.spec import Container, RunSpec
 
@@ -24,32 +24,22 @@ NOT_SHARED = 69  # the script's exit code where a node does not see the run dire
 _NAME = r"[\w.@+][\w.@+-]*"
 _HOSTS = r"\w[\w.,\[\]-]*"
 
-
-@dataclass(frozen=True)
-class Option:
-    """The form of a value, as a pattern and in words; `flag` is sbatch's, where the value simply goes there."""
-
-    pattern: str
-    says: str
-    flag: str | None = None
-
-
 OPTIONS: Mapping[str, Option] = {
-    "account": Option(_NAME, "a name", "account"),
-    "partition": Option(rf"{_NAME}(,{_NAME})*", "names of partitions", "partition"),
-    "qos": Option(_NAME, "a name", "qos"),
+    "account": Option(_NAME, "a name"),
+    "partition": Option(rf"{_NAME}(,{_NAME})*", "names of partitions"),
+    "qos": Option(_NAME, "a name"),
     "time": Option(
-        r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}|UNLIMITED", "minutes, hours:minutes:seconds or days-hours", "time"
+        r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}|UNLIMITED", "minutes, hours:minutes:seconds or days-hours"
     ),
-    "gpus-per-node": Option(r"(\w[\w.-]*:)?\d+", "a number, or TYPE:NUMBER", "gpus-per-node"),
-    "gres": Option(r"\w[\w.:,-]*", "NAME:TYPE:NUMBER", "gres"),
-    "cpus-per-task": Option(r"\d+", "a number", "cpus-per-task"),
-    "mem": Option(r"\d+[KMGT]?", "a size: 0 (all), 512G", "mem"),
-    "nodelist": Option(_HOSTS, "hosts: node[01-03],node07", "nodelist"),
-    "exclude": Option(_HOSTS, "hosts: node[01-03],node07", "exclude"),
-    "reservation": Option(_NAME, "a name", "reservation"),
-    "constraint": Option(r"[\w(\[][\w.()\[\]&|*,!+-]*", "features: h100&ib", "constraint"),
-    "dependency": Option(r"[a-z][a-z:\d,?]*", "singleton, afterok:1234", "dependency"),
+    "gpus-per-node": Option(r"(\w[\w.-]*:)?\d+", "a number, or TYPE:NUMBER"),
+    "gres": Option(r"\w[\w.:,-]*", "NAME:TYPE:NUMBER"),
+    "cpus-per-task": Option(r"\d+", "a number"),
+    "mem": Option(r"\d+[KMGT]?", "a size: 0 (all), 512G"),
+    "nodelist": Option(_HOSTS, "hosts: node[01-03],node07"),
+    "exclude": Option(_HOSTS, "hosts: node[01-03],node07"),
+    "reservation": Option(_NAME, "a name"),
+    "constraint": Option(r"[\w(\[][\w.()\[\]&|*,!+-]*", "features: h100&ib"),
+    "dependency": Option(r"[a-z][a-z:\d,?]*", "singleton, afterok:1234"),
     "signal": Option(
         r"(TERM|INT|USR1|USR2)@\d{1,5}", "SIGNAL@SECONDS before the time limit, to stop the run: TERM@120"
     ),
@@ -58,25 +48,14 @@ OPTIONS: Mapping[str, Option] = {
     "nodes": Option(r"[1-9]\d{0,4}", "the number of nodes for a rehearsal"),
     "results": Option(r"[^\x00-\x1f]+", "a folder"),
 }
+_SAID_OTHERWISE = ("signal", "requeue", "exclusive", "nodes", "results")  # all others are sbatch's by the same name
 _DEVICES = ("gres", "gpus-per-node")
 _USUAL = {"requeue": "no", "exclusive": "yes", "mem": "0"}
 
 
 def options(given: Sequence[str]) -> dict[str, str]:
     """KEY=VALUE words as a table. Raises InputError for an unknown key or a wrong value."""
-    found: dict[str, str] = {}
-    for word in given:
-        key, equals, value = word.partition("=")
-        key = key.lstrip("-").replace("_", "-")
-        if key not in OPTIONS:
-            raise InputError.single(
-                "unknown-slurm", "--slurm", f"there is no option {key!r}", did_you_mean(key, OPTIONS)
-            )
-        if not equals or not re.fullmatch(OPTIONS[key].pattern, value):
-            why = f"{key} cannot be {value!r}" if equals else f"{key} has no value"
-            raise InputError.single("slurm-value", "--slurm", why, f"give {key}={OPTIONS[key].says}")
-        found[key] = value
-    return found
+    return dict(read_words(given, OPTIONS, "slurm"))
 
 
 def requested(spec: RunSpec, *, rehearsing: bool) -> tuple[str, ...]:
@@ -85,7 +64,7 @@ def requested(spec: RunSpec, *, rehearsing: bool) -> tuple[str, ...]:
     A rehearsal computes on CPUs, and requests no devices.
     """
     given = {k: v for k, v in spec.distributed.slurm.items() if not (rehearsing and k in _DEVICES)}
-    return tuple(f"{k}={v}" for k, v in given.items() if k in OPTIONS and re.fullmatch(OPTIONS[k].pattern, v))
+    return tuple(f"{k}={v}" for k, v in given.items() if k in OPTIONS and OPTIONS[k].fits(v))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +103,7 @@ def render(script: Script) -> str:
         "output": f"{root}/{OUTPUT.format('%j')}",
         "open-mode": "append",
         "chdir": root,
-        **{row.flag: given[key] for key, row in OPTIONS.items() if row.flag and key in given},
+        **{key: given[key] for key in OPTIONS if key in given and key not in _SAID_OTHERWISE},
     }
     lines = [f"#SBATCH --{flag}={value}" for flag, value in flags.items()]
     # To the script alone, which asks the agents to stop: Slurm's signals reach agent and processes alike, and a second

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import LaunchError
-from seatrial.launch.ending import seen_fault
+from seatrial.launch.ending import seen_fault, with_victims
 from seatrial.launch.progress import Ending
 from seatrial.launch.slurm_job import NOT_SHARED, OUTPUT
 
@@ -53,23 +53,12 @@ class Meaning:
     says: str = ""
 
 
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+_RUNNING = ("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING", "SUSPENDED", "STOPPED")
 STATES: dict[str, Meaning] = {
-    "PENDING": Meaning("waiting"),
-    "CONFIGURING": Meaning("waiting"),
-    "REQUEUED": Meaning("waiting"),
-    "REQUEUE_FED": Meaning("waiting"),
-    "REQUEUE_HOLD": Meaning("waiting"),
-    "SPECIAL_EXIT": Meaning("waiting"),
-    "RESV_DEL_HOLD": Meaning("waiting"),
-    "RUNNING": Meaning("running"),
-    "COMPLETING": Meaning("running"),
-    "SIGNALING": Meaning("running"),
-    "STAGE_OUT": Meaning("running"),
-    "RESIZING": Meaning("running"),
-    "SUSPENDED": Meaning("running"),
-    "STOPPED": Meaning("running"),
-    "COMPLETED": Meaning("over"),
-    "FAILED": Meaning("over"),
+    **dict.fromkeys(_WAITING, Meaning("waiting")),
+    **dict.fromkeys(_RUNNING, Meaning("running")),
+    **dict.fromkeys(("COMPLETED", "FAILED"), Meaning("over")),
     "CANCELLED": Meaning("over", "interrupted", "cancelled", "was cancelled{by}"),
     "REVOKED": Meaning("over", "interrupted", "cancelled", "was revoked: another cluster runs it"),
     "PREEMPTED": Meaning("over", "interrupted", "preempted", "was preempted by another job"),
@@ -86,9 +75,8 @@ UNKNOWN = Meaning("running")
 
 def read_scontrol(text: str) -> Job | None:
     """The job in the output of `scontrol --oneliner show job`; None where there is none."""
-    fields: dict[str, str] = {}
-    for name, value in re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", text):
-        fields.setdefault(name, value)
+    found = re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", text)
+    fields = dict(reversed(found))  # of a name that comes twice, the first counts
     if "JobState" not in fields:
         return None
     return Job(
@@ -137,8 +125,7 @@ def explain(
         says = means.says.format(by=by, limit=limit, down=down or f"one of {job.nodes}")
         where = down if means.fault == "node_lost" and down else f"job {number}"
         fault = seen_fault(means.fault, where, f"the job {says} ({evidence})")
-        victims = (replace(each, fault="peer_stopped") for each in ending.faults)
-        return Ending(reason=means.reason, exit_code=ending.exit_code, faults=(fault, *victims))
+        return Ending(reason=means.reason, exit_code=ending.exit_code, faults=with_victims(fault, ending.faults))
     if begun:
         return ending
     if job.exit_code in (NO_OUTPUT, f"{NOT_SHARED}:0"):
@@ -152,13 +139,10 @@ def explain(
 
 def ask(argv: Sequence[str], seconds: float = ANSWER_SECONDS) -> str | None:
     """The output of one of Slurm's programs; None where there is none, which says nothing about the job."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    for name in [name for name in environment if name.startswith(("SQUEUE_", "SACCT_", "SCONTROL_"))]:
-        del environment[name]
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SCONTROL_"))}
+    environment = {**ours, "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            list(argv), env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds
-        )
+        done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
     except (OSError, subprocess.SubprocessError):
         return None
     text = (done.stdout if done.returncode == 0 else done.stderr).decode("utf-8", "replace")

@@ -12,21 +12,21 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from seatrial.cluster import Cluster, Host
 from seatrial.dialects import cluster_of
+from seatrial.engines import coordinator_port
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.follow import Following
 from seatrial.launch.job import Job
-from seatrial.launch.launcher import launch, supervise
+from seatrial.launch.launcher import Begun, launch, supervise
 from seatrial.launch.progress import Ending
 from seatrial.launch.record import read_record
-from seatrial.launch.session import RemoteNode, Session
+from seatrial.launch.session import Session, unanswered
 from seatrial.launch.transports import TRANSPORTS, Unreachable
 from seatrial.launch.where import Where
 from seatrial.node import of_the_agent
-from seatrial.plan import DEFAULT_PORT, Plan, Site
+from seatrial.plan import Plan, Site
 from seatrial.runs.files import write_json
 from seatrial.runs.mirror import PLACES
 from seatrial.spec import RunSpec
@@ -66,7 +66,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
     write_json(run_dir / PLACES, asdict(places), below=run_dir)
     with closing(Session(site.cluster, transport=where.ssh)) as session:
 
-        def begin(jobs: Sequence[tuple[str, Job]]) -> list[RemoteNode]:
+        def begin(jobs: Sequence[tuple[str, Job]]) -> Begun:
             _start_agents(session, plan, jobs, root=places.root, attempt=attempt)
             return places.listen(session, run_dir)
 
@@ -78,19 +78,13 @@ def _start_agents(session: Session, plan: Plan, jobs: Sequence[tuple[str, Job]],
     given = {"root": root, "files": {**of_the_agent(), **plan.files}, "attempt": attempt, "port": None}
     asked = [(host, {**given, "job": job}) for host, (_, job) in zip(plan.hosts, jobs, strict=True)]
     if len(asked) > 1:
-        asked[0][1]["port"] = plan.spec.distributed.coordinator_port or DEFAULT_PORT
+        asked[0][1]["port"] = coordinator_port(plan.spec)
     answers = session.ask(asked, "begin")
-    if failed := _failures(answers):
+    if failed := unanswered(answers):
         # None must wait for the others. A host that has not begun may have another run of this name.
         begun = [host for host, answer in zip(plan.hosts, answers, strict=True) if not isinstance(answer, Unreachable)]
-        orders = [(host, {"root": root, "host": host.name, "stop": "now"}) for host in begun]
-        session.ask(orders, "order", seconds=UNDO_SECONDS)
+        session.stop(begun, root, now=True, seconds=UNDO_SECONDS)
         raise LaunchError(failed)
-
-
-def _failures(answers: Sequence[dict[str, Any] | Unreachable]) -> str:
-    """A line for each host that gave no answer."""
-    return "\n".join(str(answer) for answer in answers if isinstance(answer, Unreachable))
 
 
 # --- coming back ------------------------------------------------------------------------------------------------------
@@ -132,9 +126,9 @@ class Places:
     def cluster(self) -> Cluster:
         return Cluster(hosts=self.hosts, transport="ssh", user=self.user, key_file=self.key_file)
 
-    def listen(self, session: Session, run_dir: Path) -> list[RemoteNode]:
+    def listen(self, session: Session, run_dir: Path) -> Begun:
         """Keeps the hosts' files here up to date from now on."""
-        return session.listen({host: host.ranks for host in self.hosts}, PurePosixPath(self.root), run_dir)
+        return session.listen({host: host.ranks for host in self.hosts}, PurePosixPath(self.root), run_dir), None
 
 
 def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:
@@ -150,7 +144,6 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
 def stop(run_dir: Path, *, now: bool) -> None:
     """Asks all agents of a run to stop their processes. Raises LaunchError for hosts that cannot be asked."""
     places = read_record(run_dir, PLACES, Places, "over SSH")
-    given = {"root": places.root, "stop": "now" if now else "in_order"}
     with closing(Session(places.cluster, transport=places.transport)) as session:
-        if failed := _failures(session.ask([(host, {**given, "host": host.name}) for host in places.hosts], "order")):
+        if failed := session.stop(places.hosts, places.root, now=now):
             raise LaunchError(failed)

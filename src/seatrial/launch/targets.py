@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from seatrial.command import RUNTIMES
 from seatrial.errors import InputError
 from seatrial.launch.follow import Following
 from seatrial.launch.progress import Ending
@@ -74,7 +75,7 @@ _INSTEAD: Mapping[tuple[str, str], tuple[str, str]] = {
     ("exclude", "slurm"): ("Slurm allots the hosts", "let Slurm exclude them: --slurm exclude=HOST,HOST"),
 }
 # What options may say, other than `on`.
-_WORDS: Mapping[str, tuple[str, ...]] = {"container": ("docker", "podman", "pyxis"), "ssh": ("asyncssh", "system")}
+_WORDS: Mapping[str, tuple[str, ...]] = {"container": (*RUNTIMES, "pyxis"), "ssh": ("asyncssh", "system")}
 
 
 def checked(where: Where) -> Where:

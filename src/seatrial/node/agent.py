@@ -100,9 +100,8 @@ class Agent:
         """Supervises until nothing is left; returns the agent's exit code."""
         os.makedirs(self.directory, exist_ok=True)
         self.subreaper = processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # RDMA pins its buffers; without the right to raise it, the limit stays
+        # RDMA pins its buffers; without the right to raise it, the limit stays.
+        with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)

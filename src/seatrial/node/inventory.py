@@ -311,11 +311,8 @@ def size_of(path: str) -> int:
 
 def firewall(_: Any) -> dict[str, str]:
     """The firewalls, and how many of their rules refuse something; nothing is loaded or changed."""
-    found, running = {}, set()
-    for each in listed("/proc"):
-        if each.isdigit():
-            running.add(read("/proc/%s/comm" % each))
-    if "firewalld" in running:
+    found = {}
+    if "firewalld" in {read("/proc/%s/comm" % each) for each in listed("/proc") if each.isdigit()}:
         found["firewalld"] = "runs"
     if re.search(r"^ENABLED=yes", read("/etc/ufw/ufw.conf") or "", re.MULTILINE):
         found["ufw"] = "is enabled"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, MutableMapping
 
 
-def with_secrets(job: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+def with_secrets(job: dict[str, Any], environment: MutableMapping[str, str]) -> dict[str, Any]:
     """The job with its secrets, each from the variable in its table; they are taken out of `environment`."""
     for process, where, name, variable in job.pop("secrets"):
         value = environment[variable]

@@ -158,12 +158,8 @@ class Observer:
         return True
 
     def write(self, kind: str, **fields: Any) -> None:
-        line = (
-            json.dumps(
-                {"kind": kind, "at": round(fields.pop("at", time.time()), 3), **fields}, separators=(",", ":")
-            ).encode()
-            + b"\n"
-        )
+        entry = {"kind": kind, "at": round(fields.pop("at", time.time()), 3), **fields}
+        line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
         used = self.written.get(kind, 0) + len(line)
         try:
             if used > MOST_BYTES.get(kind, 1 << 20):
@@ -192,13 +188,13 @@ class Observer:
         self.write("sample", devices={card: found for card, (_, found) in cards.items()}, node=node)
         self.due[self.sample] = begun + self.pause(time.monotonic() - begun)
 
-    def take_devices(self, found: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    def take_devices(self, found: dict[str, sensors.Reading]) -> None:
         new = {device: about for device, (about, _) in found.items() if self.devices.get(device) != about}
         if new:
             self.devices.update(new)
             self.write("devices", devices=new)
 
-    def take_samples(self, found: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    def take_samples(self, found: dict[str, sensors.Reading]) -> None:
         """Keeps a tool's readings of the devices until the next `flush`."""
         self.take_devices(found)
         self.fresh.update({device: values for device, (_, values) in found.items()})

@@ -96,13 +96,7 @@ class Pod:
                 chunk = file.read(READ_BYTES)
             end = chunk.rfind(b"\n") + 1 or (len(chunk) if len(chunk) == READ_BYTES else 0)
             self.repeated[path] = self.repeated.get(path, 0) + end
-            _print(chunk[:end])
-
-
-def _print(text: bytes) -> None:
-    view = memoryview(text)
-    while view:
-        view = view[os.write(1, view) :]
+            relay.put(chunk[:end])
 
 
 def _wait_for_name(host: str) -> None:
@@ -122,10 +116,7 @@ def main(arguments: list[str]) -> int:
     with open(os.path.join(folder, RUN), encoding="utf-8") as file:
         run = unpacked(file.read())
     index = int(os.environ["JOB_COMPLETION_INDEX"])
-    variables = dict(os.environ)
-    job = with_secrets(run["jobs"][index], variables)
-    os.environ.clear()
-    os.environ.update(variables)
+    job = with_secrets(run["jobs"][index], os.environ)
     if index > 0 and run["coordinator"]:
         _wait_for_name(run["coordinator"])
     port = run["port"] if index == 0 else None

@@ -228,7 +228,12 @@ def _frame(name: str, offset: int, content: bytes) -> None:
 
 
 def _say(frame: dict[str, Any], content: bytes = b"") -> None:
-    view = memoryview(json.dumps(frame).encode() + b"\n" + content)
+    put(json.dumps(frame).encode() + b"\n" + content)
+
+
+def put(content: bytes) -> None:
+    """Prints bytes, all of them: a pipe may take a part."""
+    view = memoryview(content)
     while view:
         view = view[os.write(1, view) :]
 

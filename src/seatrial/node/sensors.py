@@ -14,8 +14,9 @@ import re
 import socket
 import struct
 import time
-from typing import Any, Iterable
+from typing import Any, Dict, Iterable, Tuple
 
+Reading = Tuple[Dict[str, Any], Dict[str, Any]]  # of a device: what it is, what it does
 MAX_TEXT = 1000
 MAX_INTERFACES, MAX_NAMES = 64, 400  # network interfaces; counters of one of them
 
@@ -107,7 +108,7 @@ def nvidia_row(line: str, fields: list[str]) -> tuple[str, dict[str, Any], dict[
     return "gpu" + values["index"], about, found
 
 
-def amd_document(text: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def amd_document(text: str) -> dict[str, Reading]:
     """The output of `amd-smi metric --json`, by device: (what it is, what it does). Raises ValueError for another.
 
     A warning may come before it. It is a list of devices, since ROCm 7 below "gpu_data".
@@ -121,7 +122,7 @@ def amd_document(text: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     return {"gpu%d" % entry["gpu"]: _amd_entry(entry) for entry in numbered}
 
 
-def _amd_entry(entry: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _amd_entry(entry: dict[str, Any]) -> Reading:
     """(what it is, what it does) of one device in amd-smi's document."""
 
     def at(place: str) -> Any:
@@ -140,7 +141,7 @@ def _amd_entry(entry: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"model": "AMD", "memory_bytes": (number(at("mem_usage.total_vram")) or 0) * (1 << 20)}, found
 
 
-def amd_cards(root: str = "/sys") -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def amd_cards(root: str = "/sys") -> dict[str, Reading]:
     """The same from the files of the kernel's amdgpu driver, which cost next to nothing."""
     devices = {}
     for folder in sorted(glob.glob(root + "/class/drm/card*/device")):
@@ -148,17 +149,16 @@ def amd_cards(root: str = "/sys") -> dict[str, tuple[dict[str, Any], dict[str, A
         total = number(read(folder + "/mem_info_vram_total"))
         if not re.match(r"card\d+$", card) or not total or read(folder + "/vendor") != "0x1002":
             continue
-        sensors = {}  # "temp2_label" names what "temp2_input" measures, in thousandths
         own = (sorted(glob.glob(folder + "/hwmon/hwmon*")) or [folder])[0] + "/"
-        for label in glob.glob(own + "temp*_label"):
-            sensors[read(label) or ""] = number(read(label[: -len("label")] + "input"))
+        labels = glob.glob(own + "temp*_label")  # "temp2_label" names what "temp2_input" measures, in thousandths
+        degrees = {read(label): number(read(label[: -len("label")] + "input")) for label in labels}
         watts = number(read(own + "power1_average") or read(own + "power1_input"))
         ecc = dict(re.findall(r"(ue|ce): (\d+)", read(folder + "/ras/umc_err_count") or ""))
         raw = (
             ("utilization", number(read(folder + "/gpu_busy_percent")), 0.01),
             ("memory_bytes", number(read(folder + "/mem_info_vram_used")), 1.0),
-            ("watts", watts, 1e-6), ("celsius", sensors.get("junction", sensors.get("edge")), 1e-3),
-            ("memory_celsius", sensors.get("mem"), 1e-3), ("clock_mhz", number(read(own + "freq1_input")), 1e-6),
+            ("watts", watts, 1e-6), ("celsius", degrees.get("junction", degrees.get("edge")), 1e-3),
+            ("memory_celsius", degrees.get("mem"), 1e-3), ("clock_mhz", number(read(own + "freq1_input")), 1e-6),
             ("corrected", number(ecc.get("ce")), 1.0), ("uncorrected", number(ecc.get("ue")), 1.0),
         )  # fmt: skip
         model = read(folder + "/product_name") or "AMD %s" % read(folder + "/device")

@@ -32,6 +32,7 @@ else:  # on a node, where it lies beside this
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from job_secrets import with_secrets
 
+HOST, ADDRESS = "slurm-node-%d.invalid", "slurm-address-%d.invalid"
 STAND_IN = re.compile(r"slurm-(node|address)-(\d+)\.invalid")
 JOB = "launch/slurm/job-%d.json"
 PLACE = "launch/slurm/node-%d.json"
@@ -106,6 +107,11 @@ def fill(data: Any, known: Callable[[str, int], str]) -> Any:
     return data
 
 
+def with_hosts(data: Any, hosts: list[str], address: str) -> Any:
+    """Plain data with the hosts of a job, and the address of the first, in the place of their stand-ins."""
+    return fill(data, lambda what, number: address if what == "address" else hosts[number])
+
+
 def write(path: str, data: Any) -> None:
     """Replaces a file in one step, so that nobody sees half of it."""
     with open(path + ".new", "w", encoding="utf-8") as file:
@@ -116,17 +122,12 @@ def write(path: str, data: Any) -> None:
 def main(arguments: list[str]) -> None:
     """Becomes the agent of this node, and returns when nothing of it is left."""
     (root,) = arguments
-    environment = dict(os.environ)
-    rank, restarts = int(environment["SLURM_NODEID"]), int(environment.get("SLURM_RESTART_COUNT") or 0)
-    hosts = hostnames(environment["SLURM_JOB_NODELIST"])
+    rank, restarts = int(os.environ["SLURM_NODEID"]), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    hosts = hostnames(os.environ["SLURM_JOB_NODELIST"])
     address = address_of(hosts[0]) if len(hosts) > 1 else "127.0.0.1"
-
-    def known(what: str, number: int) -> str:
-        return address if what == "address" else hosts[number]
-
     with open(os.path.join(root, JOB % rank), encoding="utf-8") as file:
-        job = fill(json.load(file), known)  # before the secrets, which stay as they are
-    job = with_secrets(job, environment)
+        job = with_hosts(json.load(file), hosts, address)  # before the secrets, which stay as they are
+    job = with_secrets(job, os.environ)
     directory = job["directory"]
     os.makedirs(directory, exist_ok=restarts > 0)  # fails for a second run of this name
     for name in ("status.json", "stop"):  # of the last attempt, if it was on this host too
@@ -138,8 +139,6 @@ def main(arguments: list[str]) -> None:
     log = os.open(os.path.join(directory, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ.clear()
-    os.environ.update(environment)
     agent: Any = importlib.import_module("agent")
     if agent.Agent(job).run() != 0:
         open(os.path.join(root, FAILED), "w").close()

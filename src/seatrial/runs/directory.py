@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import stat
 import time
-from contextlib import suppress
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from seatrial.command import MASK, is_secret
 from seatrial.errors import InputError
 from seatrial.plan import Plan, without_secrets
-from seatrial.runs.files import write_bytes, write_json
+from seatrial.runs.files import exists, write_bytes, write_json
 from seatrial.spec import Resolved, RunSpec
 
 RUNS = Path("runs")
@@ -33,11 +32,7 @@ def new_directory(spec: RunSpec) -> Path:
 
 def is_run(folder: Path) -> bool:
     """True if a folder is a run directory."""
-    for name in MARKS:
-        with suppress(OSError):  # where we may not look, there is no run for us
-            if (folder / name).is_file():
-                return True
-    return False
+    return any(exists(folder / name, as_file=True) for name in MARKS)
 
 
 def claim(run_dir: Path) -> None:

@@ -57,10 +57,8 @@ class Documents:
                 return from_dict(self["plan.json"]["spec"])
             return None if self["judged.json"]["against"] is None else from_dict(self["spec.json"]["spec"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
-            why, fix = (
-                f"no plan.json of a run can be read there ({reason_of(error)})",
-                "name the directory that a run printed",
-            )
+            why = f"no plan.json of a run can be read there ({reason_of(error)})"
+            fix = "name the directory that a run printed"
             raise InputError.single("no-run", str(self.directory), why, fix) from error
 
 

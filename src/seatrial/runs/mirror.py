@@ -18,18 +18,14 @@ PLACES = "launch/places.json"  # of a run directory: where the hosts are whose f
 ROOM_BYTES = 1 << 18  # that must be writable before copying resumes
 GIB = 1 << 30
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_OWN = "remove some of your files there, or have the quota raised"
-_LIMIT = "raise the limit (`ulimit -n`) and restart"
 _FIXES: Mapping[int, str] = {
     errno.ENOSPC: "make room there",
-    errno.EDQUOT: _OWN,
+    errno.EDQUOT: "remove some of your files there, or have the quota raised",
     errno.EROFS: "mount it for writing again",
-    errno.EACCES: "give yourself the right to write there",
-    errno.EPERM: "give yourself the right to write there",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "give yourself the right to write there"),
     errno.EIO: "check its disk (dmesg)",
     errno.ESTALE: "mount it again",
-    errno.EMFILE: _LIMIT,
-    errno.ENFILE: _LIMIT,
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit (`ulimit -n`) and restart"),
     errno.ENOENT: "put it back",
 }
 

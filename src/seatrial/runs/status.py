@@ -26,16 +26,14 @@ GOES_ON = (*BETWEEN, "running", "stopping")
 
 def read_status(run_dir: Path) -> dict[str, Any]:
     """The run's status.json. Raises InputError where there is none."""
-    fix = "name the directory that a run printed"
     try:
         return read_object(run_dir / STATUS_FILE)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        there = "there is no such folder" if not run_dir.exists() else f"it has no {STATUS_FILE}"
-        why = f"no run was started there: {'this is a file' if run_dir.is_file() else there}"
-        raise InputError.single("no-run", str(run_dir), why, fix) from error
     except (OSError, ValueError) as error:
         why = f"its {STATUS_FILE} cannot be read ({reason_of(error)})"
-        raise InputError.single("no-run", str(run_dir), why, fix) from error
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            there = "there is no such folder" if not run_dir.exists() else f"it has no {STATUS_FILE}"
+            why = f"no run was started there: {'this is a file' if run_dir.is_file() else there}"
+        raise InputError.single("no-run", str(run_dir), why, "name the directory that a run printed") from error
 
 
 def state_of(run_dir: Path, status: Mapping[str, Any], now: float | None = None) -> str:

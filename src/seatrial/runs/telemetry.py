@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seatrial.node.sensors import ERRORS
+from seatrial.node.sensors import AMD, ERRORS
 from seatrial.runs.files import read_lines
 
 TELEMETRY_FILE = "observed.jsonl"
 MAX_POINTS = 240  # of a series
 MAX_DEVICES, MAX_PLACES, MAX_NAMES = 256, 256, 1000
 MAX_KERNEL_LINES = 50_000
+QUANTITIES = frozenset(AMD)  # of a device
 WARNING = 4  # the kernel's levels: 0 is the worst, 4 a warning
 Point = tuple[float, float, float, float]  # seconds since the epoch; lowest, mean and highest of all devices
 
@@ -202,12 +203,6 @@ class Observed:
                 elif number > count.last and count.since is None:
                     count.since = at
                 count.last = number
-
-
-QUANTITIES = (
-    *("utilization", "memory_bytes", "watts", "celsius", "memory_celsius", "clock_mhz"),
-    *("corrected", "uncorrected"),
-)
 
 
 def _number(value: Any) -> float:

@@ -49,10 +49,6 @@ REFUSALS: tuple[tuple[str, str, str], ...] = (
 MISSING = "kubectl is not installed here: install it (kubernetes.io/docs/tasks/tools), or run this where it is"
 
 
-class Refused(LaunchError):
-    """kubectl did not do what it was asked to."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Kubectl:
     """The program for one cluster and namespace; None: those that the user's kubeconfig names."""
@@ -66,7 +62,7 @@ class Kubectl:
         return ["kubectl", *context, *namespace, *words]
 
     def do(self, *words: str, given: str | None = None, seconds: float = ANSWER_SECONDS) -> str:
-        """Its output. Raises Refused where it fails, and LaunchError where it is not installed."""
+        """Its output. Raises LaunchError where it fails or is not installed."""
         try:
             done = subprocess.run(
                 self.argv(*words), input=given, capture_output=True, timeout=seconds, encoding="utf-8",
@@ -77,18 +73,17 @@ class Kubectl:
             raise LaunchError(MISSING) from None
         except (OSError, subprocess.SubprocessError) as error:
             said = f"no answer within {seconds:.0f} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
-            raise Refused(f"kubectl {words[0]}: {said}: check that the cluster can be reached") from None
+            raise LaunchError(f"kubectl {words[0]}: {said}: check that the cluster can be reached") from None
         if done.returncode:
-            raise Refused(refusal(words[0], done.stderr or f"exit code {done.returncode}"))
+            raise LaunchError(refusal(words[0], done.stderr or f"exit code {done.returncode}"))
         return done.stdout
 
-    def objects(self, *words: str, refused: Callable[[str], None] = lambda why: None) -> list[dict[str, Any]] | None:
-        """The objects that it prints; None where there is no answer, which says nothing about them."""
+    def objects(self, *words: str) -> list[dict[str, Any]]:
+        """The objects that it prints. Raises LaunchError where there is no answer, which says nothing about them."""
         try:
             found = json.loads(self.do(*words, "--output=json"))
-        except (LaunchError, ValueError, RecursionError) as error:
-            refused(str(error) if isinstance(error, LaunchError) else "kubectl printed no JSON")
-            return None
+        except (ValueError, RecursionError):
+            raise LaunchError("kubectl printed no JSON") from None
         items = found.get("items", [found]) if isinstance(found, dict) else []
         return [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
 
@@ -98,7 +93,7 @@ class Kubectl:
         try:
             return dict(json.loads(made))
         except ValueError:
-            raise Refused(f"kubectl create printed no object: {made[:MAX_SHOWN]!r}") from None
+            raise LaunchError(f"kubectl create printed no object: {made[:MAX_SHOWN]!r}") from None
 
     def delete(self, name: str) -> None:
         """Deletes a JobSet, and with it all that belongs to it. Raises LaunchError."""

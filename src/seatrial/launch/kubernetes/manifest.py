@@ -114,7 +114,7 @@ def pod_spec(made: Manifest) -> Object:
     volumes = dict(_volumes(made))
     privileges = _security(container, wish)
     groups = [int(group) for group in container.group_add if group.isdecimal()]
-    spec: Object = {
+    return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": ceil(made.grace_seconds + CLEAR_SECONDS),
         "enableServiceLinks": False,
@@ -135,7 +135,6 @@ def pod_spec(made: Manifest) -> Object:
         ],
         "volumes": [{"name": name, **source} for name, (source, _) in volumes.items()],
     }
-    return spec
 
 
 def _placed(made: Manifest) -> Object:
@@ -195,16 +194,17 @@ def _security(container: Container, wish: Wish) -> Object:
     """The rights of the container; RDMA pins its buffers, which takes one."""
     needs = ("IPC_LOCK",) if wish.get("rdma") else ()
     added = list(dict.fromkeys([*(name.upper().removeprefix("CAP_") for name in container.cap_add), *needs]))
-    profiles = {kind: value for kind, _, value in (re.split(r"([=:])", each, maxsplit=1) for each in _known(container))}
+    unconfined = {re.split("[=:]", each)[0] for each in _known(container)}
     return {
         **({"privileged": True} if container.privileged else {}),
         **({"capabilities": {"add": added}} if added else {}),
-        **({"seccompProfile": {"type": "Unconfined"}} if profiles.get("seccomp") == "unconfined" else {}),
-        **({"appArmorProfile": {"type": "Unconfined"}} if profiles.get("apparmor") == "unconfined" else {}),
+        **({"seccompProfile": {"type": "Unconfined"}} if "seccomp" in unconfined else {}),
+        **({"appArmorProfile": {"type": "Unconfined"}} if "apparmor" in unconfined else {}),
     }
 
 
 def _known(container: Container) -> list[str]:
+    """The security options of which pods have a counterpart."""
     return [each for each in container.security_opt if re.fullmatch(r"(seccomp|apparmor)[=:]unconfined", each)]
 
 

@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from seatrial.dialects.table.suggestions import did_you_mean
-from seatrial.errors import InputError
-from seatrial.launch.durations import seconds_of
+from seatrial.launch.scheduler_options import Option, read_words, seconds_of
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # RFC 1123
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _KEY = rf"({_SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 _VALUE = r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
 _SIZE = r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?"
-_PATH = r"/[\w./@+=-]*"
-_RESOURCE = rf"{_LABEL}(\.{_LABEL})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+_REFERENCE = r"[A-Za-z0-9_][A-Za-z0-9_./:@+-]*"
+_PATH = r"/[A-Za-z0-9_./@+=-]*"
+_RESOURCE = rf"{_SUBDOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 _DURATION = r"[0-9]+(\.[0-9]+)?[smhd]?"
 
-
-@dataclass(frozen=True)
-class Option:
-    """The form of a value, as a pattern and in words; of what may be `repeated`, every one counts."""
-
-    pattern: str
-    says: str
-    repeated: bool = False
-
-
 OPTIONS: Mapping[str, Option] = {
-    "context": Option(r"\w[\w./:@+-]*", "a context of your kubeconfig"),
+    "context": Option(_REFERENCE, "a context of your kubeconfig"),
     "namespace": Option(_LABEL, "a name of lower-case letters, digits and -"),
-    "image": Option(r"\w[\w./:@+-]*", "an image: ghcr.io/nvidia/jax:maxtext"),
-    "image-pull-secret": Option(_SUBDOMAIN, "the name of a Secret", repeated=True),
+    "image": Option(_REFERENCE, "an image: ghcr.io/nvidia/jax:maxtext"),
+    "image-pull-secret": Option(_SUBDOMAIN, "the name of a Secret"),
     "queue": Option(_SUBDOMAIN, "a LocalQueue of Kueue"),
     "queue-priority": Option(_SUBDOMAIN, "a WorkloadPriorityClass of Kueue"),
     "priority-class": Option(_SUBDOMAIN, "a PriorityClass"),
     "service-account": Option(_SUBDOMAIN, "a ServiceAccount"),
     "runtime-class": Option(_SUBDOMAIN, "a RuntimeClass: nvidia"),
-    "node-selector": Option(rf"{_KEY}={_VALUE}", "LABEL=VALUE", repeated=True),
+    "node-selector": Option(rf"{_KEY}={_VALUE}", "LABEL=VALUE"),
     "toleration": Option(
-        rf"{_KEY}(={_VALUE})?(:(NoSchedule|PreferNoSchedule|NoExecute))?", "TAINT, TAINT=VALUE or TAINT=VALUE:EFFECT",
-        repeated=True,
+        rf"{_KEY}(={_VALUE})?(:(NoSchedule|PreferNoSchedule|NoExecute))?", "TAINT, TAINT=VALUE or TAINT=VALUE:EFFECT"
     ),
     "exclude": Option(rf"{_SUBDOMAIN}(,{_SUBDOMAIN})*", "nodes: NODE,NODE"),
     "gpu": Option(_RESOURCE, "a resource: nvidia.com/gpu, amd.com/gpu"),
@@ -52,29 +39,30 @@ OPTIONS: Mapping[str, Option] = {
     "memory": Option(_SIZE, "a size: 512Gi"),
     "shm": Option(_SIZE, "a size: 64Gi"),
     "pvc": Option(_SUBDOMAIN, "a PersistentVolumeClaim that all pods can write to"),
-    "volume": Option(rf"{_SUBDOMAIN}:{_PATH}(:ro)?", "CLAIM:/PATH or CLAIM:/PATH:ro", repeated=True),
-    "secret": Option(rf"[A-Za-z_]\w*={_SUBDOMAIN}/[-.\w]+", "VARIABLE=SECRET/KEY", repeated=True),
+    "volume": Option(rf"{_SUBDOMAIN}:{_PATH}(:ro)?", "CLAIM:/PATH or CLAIM:/PATH:ro"),
+    "secret": Option(rf"[A-Za-z_][A-Za-z0-9_]*={_SUBDOMAIN}/[-.A-Za-z0-9_]+", "VARIABLE=SECRET/KEY"),
     "time": Option(_DURATION, "a duration: 4h"),
     "keep": Option(_DURATION, "a duration: 30m"),
     "ttl": Option(_DURATION, "a duration: 1d"),
     "nodes": Option(r"[1-9][0-9]{0,3}", "the number of pods for a rehearsal"),
 }  # fmt: skip
-USUAL = {"keep": "30m", "ttl": "1d", "host-network": "no"}
+USUAL = {"keep": "30m", "ttl": "1d"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """A run's request to Kubernetes: options by name, and how long it may wait for its pods."""
+    """A run's request to Kubernetes: the values of its options by name, and how long it may wait for its pods."""
 
-    single: Mapping[str, str] = field(default_factory=dict)
-    repeated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
     queue_seconds: float | None = None
 
     def get(self, name: str) -> str | None:
-        return self.single.get(name, USUAL.get(name))
+        """The value that counts: the last."""
+        return self.values[name][-1] if name in self.values else USUAL.get(name)
 
     def all(self, name: str) -> tuple[str, ...]:
-        return self.repeated.get(name, ())
+        """All values of an option that may be repeated."""
+        return tuple(self.values.get(name, ()))
 
     def seconds(self, name: str) -> float | None:
         text = self.get(name)
@@ -83,21 +71,8 @@ class Wish:
 
 def options(given: Sequence[str], queue_deadline: str | None = None) -> Wish:
     """KEY=VALUE words as a table. Raises InputError for an unknown key or a wrong value."""
-    single: dict[str, str] = {}
-    repeated: dict[str, tuple[str, ...]] = {}
-    for word in given:
-        key, equals, value = word.partition("=")
-        key = key.lstrip("-").replace("_", "-")
-        if key not in OPTIONS:
-            fix = did_you_mean(key, OPTIONS)
-            raise InputError.single("unknown-kubernetes", "--kubernetes", f"there is no option {key!r}", fix)
-        row = OPTIONS[key]
-        if not equals or not re.fullmatch(row.pattern, value, re.ASCII):
-            why = f"{key} cannot be {value!r}" if equals else f"{key} has no value"
-            raise InputError.single("kubernetes-value", "--kubernetes", why, f"give {key}={row.says}")
-        if row.repeated:
-            repeated[key] = (*repeated.get(key, ()), value)
-        else:
-            single[key] = value
+    values: dict[str, list[str]] = {}
+    for key, value in read_words(given, OPTIONS, "kubernetes"):
+        values.setdefault(key, []).append(value)
     limit = seconds_of(queue_deadline, "--queue-deadline") if queue_deadline else None
-    return Wish(single=single, repeated=repeated, queue_seconds=limit)
+    return Wish(values=values, queue_seconds=limit)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seatrial.launch.ending import seen_fault
+from seatrial.launch.ending import seen_fault, with_victims
 from seatrial.launch.kubernetes.manifest import CONTAINER, GROUP, INDEX
 from seatrial.launch.progress import Ending
 
@@ -182,9 +182,9 @@ TAKEN: Mapping[str, tuple[str, str, str]] = {
     # a pod's own reason
     "Evicted": ("died", "evicted", "was evicted by its node"),
     "Preempting": ("interrupted", "preempted", "was preempted by its node for a critical pod"),
-    "Terminated": ("died", "evicted", "was ended by its node, which shuts down"),
-    "Shutdown": ("died", "evicted", "was ended by its node, which shuts down"),
-    "NodeShutdown": ("died", "evicted", "was ended by its node, which shuts down"),
+    **dict.fromkeys(
+        ("Terminated", "Shutdown", "NodeShutdown"), ("died", "evicted", "was ended by its node, which shuts down")
+    ),
     "NodeLost": ("died", "node_lost", "was on a node that does not answer"),
     "DeadlineExceeded": ("died", "time_limit", "reached its time limit"),
     "UnexpectedAdmissionError": ("could_not_run", "launch_failed", "was rejected by its node"),
@@ -211,19 +211,12 @@ _OF_DISK = re.compile(r"ephemeral|\binodes\b|\bdisk\b|emptyDir", re.IGNORECASE)
 _FIRST = (
     "host_oom", "disk_full", "container_failed", "launch_failed", "preempted", "evicted", "node_lost", "time_limit",
 )  # fmt: skip
-# A state in which a container waits → how long it may be in it before nobody expects it to end, and the fault's kind.
-_STUCK: Mapping[str, tuple[float, str]] = {
-    "InvalidImageName": (0, "container_failed"),
-    "ErrImageNeverPull": (0, "container_failed"),
-    "ImageInspectError": (60, "container_failed"),
-    "ErrImagePull": (120, "container_failed"),
-    "ImagePullBackOff": (120, "container_failed"),
-    "RegistryUnavailable": (300, "container_failed"),
-    "CreateContainerConfigError": (60, "container_failed"),
-    "CreateContainerError": (60, "container_failed"),
-    "RunContainerError": (60, "container_failed"),
-    "CrashLoopBackOff": (60, "container_failed"),
-}
+# A state in which a container waits → the seconds in it after which nobody expects it to end.
+_STUCK: Mapping[str, float] = {
+    "InvalidImageName": 0, "ErrImageNeverPull": 0, "ImageInspectError": 60, "ErrImagePull": 120,
+    "ImagePullBackOff": 120, "RegistryUnavailable": 300, "CreateContainerConfigError": 60, "CreateContainerError": 60,
+    "RunContainerError": 60, "CrashLoopBackOff": 60,
+}  # fmt: skip
 _FAILING = ("FailureTarget", "Failed")  # conditions of a Job, in this order
 # Warnings of events that say why nothing comes of a pod.
 _EVENTS = {"FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedCreate", "FailedScheduling"}
@@ -313,9 +306,9 @@ def _waiting(seen: Observed, hosts: Sequence[str]) -> Meaning | None:
         return None
     for pod in held:
         if pod.waiting in _STUCK:
-            seconds, fault = _STUCK[pod.waiting]
             text = f"pod {pod.name}: {pod.waiting}: {_words(pod.waiting_message)}"
-            return Meaning("waiting", text, "could_not_run", fault, _host(hosts, pod), seconds)
+            where, seconds = _host(hosts, pod), _STUCK[pod.waiting]
+            return Meaning("waiting", text, "could_not_run", "container_failed", where, seconds)
     states = sorted({pod.waiting or pod.phase or "unknown" for pod in held})
     return Meaning("waiting", next(_reasons(seen, held, hosts), None) or ", ".join(states) or "no pods yet")
 
@@ -349,8 +342,7 @@ def explain(ending: Ending, seen: Observed, hosts: Sequence[str], *, begun: bool
     means = meaning(seen, hosts, begun=begun)
     if means.phase == "over" and means.fault:
         fault = seen_fault(means.fault, means.where or "the JobSet", means.says)
-        victims = (replace(each, fault="peer_stopped") for each in ending.faults)
-        return Ending(reason=means.reason, exit_code=ending.exit_code, faults=(fault, *victims))
+        return Ending(reason=means.reason, exit_code=ending.exit_code, faults=with_victims(fault, ending.faults))
     if begun:
         return ending
     ended = [pod for _, pod in sorted(seen.pods.items()) if pod.is_over]

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.cluster import Cluster, Host
+from seatrial.engines import coordinator_port
 from seatrial.errors import LaunchError
 from seatrial.launch.deadlines import deadlines_for
-from seatrial.launch.follow import Following, Node
+from seatrial.launch.follow import Following
 from seatrial.launch.hidden import variables_of, without_secrets
 from seatrial.launch.job import Job
 from seatrial.launch.kubernetes.kubectl import SUBMIT_SECONDS, Kubectl, PodExec
@@ -35,15 +37,15 @@ from seatrial.launch.kubernetes.manifest import (
 )
 from seatrial.launch.kubernetes.options import Wish, options
 from seatrial.launch.kubernetes.watch import NODES, Watch
-from seatrial.launch.launcher import launch, supervise
-from seatrial.launch.progress import Ending, Status
+from seatrial.launch.launcher import Begun, launch, supervise
+from seatrial.launch.progress import Ending
 from seatrial.launch.record import read_record
-from seatrial.launch.session import RemoteNode, Session
-from seatrial.launch.transports import Unreachable
+from seatrial.launch.session import Clock, RemoteNode, Session, unanswered
 from seatrial.launch.where import Where
 from seatrial.node import of_the_agent
-from seatrial.plan import DEFAULT_PORT, Plan, Site
+from seatrial.plan import Plan, Site
 from seatrial.runs.files import read_object, write_json, write_text
+from seatrial.runs.mirror import Mirror
 from seatrial.spec import RunSpec
 
 KNOWS_ITS_HOSTS = False
@@ -53,6 +55,7 @@ START_SECONDS = 180.0  # for the agent of a pod that runs: it may have to wait f
 LOST_SECONDS = 45.0  # the API server is between us and a pod, and is restarted now and then
 RELEASE_SECONDS = 30.0
 MAX_FILES = 1_000_000  # bytes of a ConfigMap
+NO_GPUS = "no GPUs are requested: the configuration names no known device; --kubernetes gpu=RESOURCE"
 _LETTERS = string.ascii_lowercase + string.digits
 
 
@@ -99,10 +102,7 @@ def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
     name = name_of(spec.name if spec else "run", "".join(secrets.choice(_LETTERS) for _ in range(5)))
     hosts = (host_name(name, index) for index in range(count))
     cluster = Cluster(hosts=tuple(Host(name=host, address=f"{host}.{name}") for host in hosts), transport="kubernetes")
-    gpus = spec is None or gpus_of(spec, wish, rehearsing=False)
-    unknown = (
-        [] if gpus else ["no GPUs are requested: the configuration names no known device; --kubernetes gpu=RESOURCE"]
-    )
+    unknown = [] if spec is None or gpus_of(spec, wish, rehearsing=False) else [NO_GPUS]
     return Site(
         cluster=cluster, root=RUNS / name, python=where.python, runtime="kubernetes", image=wish.get("image"),
         about=lambda container: [*about(container, wish), *unknown],
@@ -151,66 +151,43 @@ def script_of(plan: Plan, where: Where) -> str:
     return as_yaml(jobset(manifest_of(plan, wished(where), where.python)))
 
 
-class PodNode(Node):
+class PodNode(RemoteNode):
     """A pod with an agent; before it runs, nobody expects to hear of it."""
 
-    def __init__(self, index: int, remote: RemoteNode, watch: Watch) -> None:
-        self._index, self._remote, self._watch = index, remote, watch
-
-    @property
-    def name(self) -> str:
-        return self._remote.name
-
-    def status(self) -> Status | None:
-        return self._remote.status()
+    def __init__(self, host: Host, ranks: Sequence[int], clock: Clock, mirror: Mirror, *, watch: Watch) -> None:
+        super().__init__(host, ranks, clock, mirror)
+        self._watch = watch
 
     def agent_ended(self) -> bool:
         if self.status() is None and self._watch.is_deleted:  # whatever is in it will never be heard of
             return True
-        return self._remote.agent_ended() or self._watch.pod_is_over(self._index)
+        return self.has_all() or self._watch.pod_is_over(self.name)
 
-    def has_all(self) -> bool:
-        """True if the agent has ended and all that it wrote is here."""
-        return self._remote.agent_ended()
+    def behind(self) -> bool:
+        return super().behind() and not self._watch.pod_is_over(self.name)
+
+    def silent_seconds(self) -> float:
+        return 0.0 if self.status() is None else super().silent_seconds()
 
     def stop(self, *, now: bool) -> None:
         if self.status() is None:  # nothing has begun that could save
             self._watch.cancel()
         else:
-            self._remote.stop(now=now)
-
-    def behind(self) -> bool:
-        return self._remote.behind() and not self._watch.pod_is_over(self._index)
-
-    def uncopied(self) -> str:
-        return self._remote.uncopied()
-
-    def unreached(self) -> str:
-        return self._remote.unreached()
-
-    def now(self) -> float:
-        return self._remote.now()
-
-    def silent_seconds(self) -> float:
-        return 0.0 if self.status() is None else self._remote.silent_seconds()
+            super().stop(now=now)
 
 
 def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int) -> Ending:
     """Runs a plan's processes as a JobSet, and returns when they are over. Raises LaunchError where it is refused."""
     assert site is not None
     run_dir, wish, root = run_dir.resolve(), wished(where), site.root
-    with _Followers(run_dir, following).closed() as followers:
+    with closing(_Followers(run_dir, following)) as followers:
 
-        def begin(jobs: Sequence[tuple[str, Job]]) -> list[PodNode]:
+        def begin(jobs: Sequence[tuple[str, Job]]) -> Begun:
             record = _submit(plan, run_dir, jobs, wish=wish, python=where.python)
-            name = record.name
-            following.say(f"JobSet {name} is submitted; to stop it: seatrial stop {run_dir}")
+            following.say(f"JobSet {record.name} is submitted; to stop it: seatrial stop {run_dir}")
             return followers.listen(record, deadline_seconds=wish.queue_seconds)
 
-        ending = launch(
-            plan, run_dir, begin=begin, root=root, directory=root, following=_patient(following),
-            queue=followers.queue,
-        )  # fmt: skip
+        ending = launch(plan, run_dir, begin=begin, root=root, directory=root, following=_patient(following))
         followers.release()
         return ending
 
@@ -218,11 +195,10 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
 def _submit(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, python: str) -> Submitted:
     """Creates the JobSet and what its pods need, or nothing; and leaves a record. Raises LaunchError."""
     made, variables = manifest_of(plan, wish, python), variables_of(plan)
-    port = plan.spec.distributed.coordinator_port or DEFAULT_PORT
     given: dict[str, Any] = {
         "jobs": [without_secrets(job, own, variables) for (_, job), own in zip(jobs, plan.hosts.values(), strict=True)],
         "files": {**of_the_agent(), **plan.files},
-        "port": port if made.pods > 1 else None,
+        "port": coordinator_port(plan.spec) if made.pods > 1 else None,
         "coordinator": plan.processes[0].host.address if made.pods > 1 else None,
         "keep_seconds": wish.seconds("keep"),
     }
@@ -254,12 +230,7 @@ def _submit(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish:
 
 def _patient(following: Following) -> Following:
     """The same with longer deadlines, for agents that are heard through the API server."""
-    deadlines = replace(
-        following.deadlines,
-        start_seconds=max(following.deadlines.start_seconds, START_SECONDS),
-        lost_seconds=max(following.deadlines.lost_seconds, LOST_SECONDS),
-    )
-    return following._replace(deadlines=deadlines)
+    return following.patient(start_seconds=START_SECONDS, lost_seconds=LOST_SECONDS)
 
 
 class _Followers:
@@ -269,20 +240,16 @@ class _Followers:
         self._run_dir, self._say = run_dir, following.say
         self._watch: Watch | None = None
         self._session: Session | None = None
-        self._nodes: list[PodNode] = []
+        self._nodes: list[RemoteNode] = []
         self._record: Submitted | None = None
 
-    @contextmanager
-    def closed(self) -> Iterator[_Followers]:
-        try:
-            yield self
-        finally:
-            if self._watch:
-                self._watch.close()
-            if self._session:
-                self._session.close()
+    def close(self) -> None:
+        if self._watch:
+            self._watch.close()
+        if self._session:
+            self._session.close()
 
-    def listen(self, record: Submitted, *, deadline_seconds: float | None = None) -> list[PodNode]:
+    def listen(self, record: Submitted, *, deadline_seconds: float | None = None) -> Begun:
         """Keeps the pods' files here up to date from now on, as soon as they run."""
         watch = self._watch = Watch(
             record.kubectl, record.name, record.uid, [pod.name for pod in record.pods], run_dir=self._run_dir,
@@ -290,24 +257,21 @@ class _Followers:
         )  # fmt: skip
         self._record, self._session = record, _session(record, watch)
         ranks = {host: pod.ranks for host, pod in zip(record.cluster.hosts, record.pods, strict=True)}
-        remote = self._session.listen(ranks, PurePosixPath(record.root), self._run_dir)
-        self._nodes = [PodNode(index, each, watch) for index, each in enumerate(remote)]
-        return self._nodes
-
-    def queue(self) -> Watch:
-        assert self._watch is not None
-        return self._watch
+        self._nodes = self._session.listen(
+            ranks, PurePosixPath(record.root), self._run_dir, partial(PodNode, watch=watch)
+        )
+        return self._nodes, watch
 
     def release(self) -> None:
         """Lets pods end whose files are all here; where there are others, all are deleted."""
+        assert self._watch is not None
         assert self._session is not None
         assert self._record is not None
         if all(node.has_all() for node in self._nodes):
             asked = [(host, {"root": self._record.root, "host": host.name}) for host in self._record.cluster.hosts]
-            answers = self._session.ask(asked, "release", seconds=RELEASE_SECONDS)
-            if not any(isinstance(answer, Unreachable) for answer in answers):
+            if not unanswered(self._session.ask(asked, "release", seconds=RELEASE_SECONDS)):
                 return
-        self.queue().cancel()
+        self._watch.cancel()
 
 
 def _session(record: Submitted, watch: Watch) -> Session:
@@ -320,10 +284,10 @@ def _session(record: Submitted, watch: Watch) -> Session:
 def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:
     """Follows a JobSet again that somebody else has submitted, and returns when nothing of it is left."""
     run_dir, record = run_dir.resolve(), find(run_dir)
-    with _Followers(run_dir, following).closed() as followers:
+    with closing(_Followers(run_dir, following)) as followers:
         ending = supervise(
             lambda: followers.listen(record), run_dir, _patient(following), name=name, planned_steps=planned_steps,
-            root=PurePosixPath(record.root), detached=True, queue=followers.queue,
+            root=PurePosixPath(record.root), detached=True,
         )  # fmt: skip
         followers.release()
         return ending
@@ -340,11 +304,9 @@ def stop(run_dir: Path, *, now: bool) -> None:
     if not all(watch.pod_of(host.name) for host in hosts):
         record.kubectl.delete(record.name)
         return
-    given: Mapping[str, Any] = {"root": record.root, "stop": "now" if now else "in_order"}
     with closing(_session(record, watch)) as session:
-        answers = session.ask([(host, {**given, "host": host.name}) for host in hosts], "order")
-    if failed := "\n".join(str(answer) for answer in answers if isinstance(answer, Unreachable)):
-        raise LaunchError(failed)
+        if failed := session.stop(hosts, record.root, now=now):
+            raise LaunchError(failed)
 
 
 def find(run_dir: Path) -> Submitted:

@@ -45,6 +45,7 @@ class Watch:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.name, self.hosts = name, tuple(hosts)
+        self._index_of = {host: index for index, host in enumerate(hosts)}
         self.seen: Observed | None = None
         self._kubectl, self._uid, self._queued = kubectl, uid, queued
         self._run_dir, self._deadline, self._say = run_dir, deadline_seconds, say
@@ -53,7 +54,7 @@ class Watch:
         self._events_at = float("-inf")
         self._begun: set[int] = set()  # pods that have run
         self._over_since: dict[int, float] = {}
-        self._stuck: tuple[str, float] = ("", 0.0)  # a state without much hope, and since when
+        self._stuck_since: float | None = None  # in a state without much hope
         self._nodes: dict[str, str] = {}
         self._said: tuple[str, set[str]] = ("", set())  # the phase, and what of it was printed
         self._refusal = ""
@@ -77,25 +78,29 @@ class Watch:
     def _look(self, *more: dict[str, Any]) -> bool:
         """Takes in what is reported now; whether there was an answer."""
         selector = f"--selector={RUN_LABEL}={self.name}"
-        objects = self._kubectl.objects("get", _KINDS, selector, refused=self._take_refusal)
-        if objects is None:
+        try:
+            objects = self._kubectl.objects("get", _KINDS, selector)
+        except LaunchError as error:
+            self._refusal = str(error)
             return False
         if self._queued:
-            selector = f"--selector=kueue.x-k8s.io/job-uid={self._uid}"
-            objects += self._kubectl.objects("get", "workloads.kueue.x-k8s.io", selector) or []
+            objects += self._others("workloads.kueue.x-k8s.io", f"--selector=kueue.x-k8s.io/job-uid={self._uid}")
         self.seen = seen = read([*objects, *self._events, *more])
         self._begun |= {index for index, pod in seen.pods.items() if pod.is_running or pod.is_over}
         if self.means.phase == "waiting" and time.monotonic() - self._events_at > EVENTS_SECONDS:
             self._events_at = time.monotonic()
-            self._events = list(self._kubectl.objects("get", "events", "--field-selector=type=Warning") or [])
+            self._events = self._others("events", "--field-selector=type=Warning")
             self.seen = read([*objects, *self._events])
         if not self._cancelled and self._means(seen).fault and self._means(seen).phase == "over":
             self._telling = seen
         self._note_nodes(seen)
         return True
 
-    def _take_refusal(self, why: str) -> None:
-        self._refusal = why
+    def _others(self, *words: str) -> list[dict[str, Any]]:
+        """Objects that tell more; none where there is no answer, perhaps because the user may not see them."""
+        with suppress(LaunchError):
+            return self._kubectl.objects("get", *words)
+        return []
 
     def _note_nodes(self, seen: Observed) -> None:
         """Writes down which node a pod was on: a retry may have to do without it."""
@@ -118,13 +123,14 @@ class Watch:
 
     def pod_of(self, host: str) -> str | None:
         """The name of the pod that runs for a host."""
-        pod = self.seen.pods.get(self.hosts.index(host)) if self.seen else None
+        pod = self.seen.pods.get(self._index_of[host]) if self.seen else None
         return pod.name if pod and pod.is_running else None
 
-    def pod_is_over(self, index: int) -> bool:
+    def pod_is_over(self, host: str) -> bool:
         """True if a host's pod has ended or is gone, and what it sent has had time to arrive."""
         if self.seen is None:
             return False
+        index = self._index_of[host]
         pod = self.seen.pods.get(index)
         gone = pod is None and (index in self._begun or not self.seen.jobset)
         if not (gone or (pod and pod.is_over)):
@@ -167,13 +173,12 @@ class Watch:
         means, now = self.means, time.monotonic()
         if means.phase != "waiting" or self._cancelled:
             return None
-        if means.hopeless_seconds is not None:
-            state = means.fault
-            self._stuck = self._stuck if self._stuck[0] == state else (state, now)
-            if now - self._stuck[1] >= means.hopeless_seconds:
-                return Ending(reason="could_not_run", faults=(seen_fault(means.fault, means.where, means.says),))
+        if means.hopeless_seconds is None:
+            self._stuck_since = None
         else:
-            self._stuck = ("", now)
+            self._stuck_since = now if self._stuck_since is None else self._stuck_since
+            if now - self._stuck_since >= means.hopeless_seconds:
+                return Ending(reason="could_not_run", faults=(seen_fault(means.fault, means.where, means.says),))
         waited = now - self._waiting_since
         if self._deadline is None or waited <= self._deadline:
             return None
@@ -214,7 +219,7 @@ class Watch:
     def _look_at_all(self) -> None:
         """Looks at the nodes of the pods, too, where the user may."""
         nodes = sorted({pod.node for pod in self.seen.pods.values() if pod.node}) if self.seen else []
-        self._look(*((self._kubectl.objects("get", "nodes", *nodes) or []) if nodes else []))
+        self._look(*(self._others("nodes", *nodes) if nodes else []))
 
     def _keep_output(self) -> None:
         """The output of pods that cannot be asked for their files any more."""

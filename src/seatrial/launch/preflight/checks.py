@@ -122,12 +122,8 @@ def name_resolves(needs: Needs, node: Node, facts: Facts) -> Said:
     if isinstance(found, str) or not found:
         yield "error", "unknown-hostname", f"hostname {name} does not resolve ({found or 'no address'})", fix
     elif all(is_loopback(address) for address in found):
-        yield (
-            "error",
-            "loopback-hostname",
-            f"hostname {name} resolves to {found[0]}, which no other host can reach",
-            fix,
-        )
+        why = f"hostname {name} resolves to {found[0]}, which no other host can reach"
+        yield "error", "loopback-hostname", why, fix
     if facts.name.has_address is False and node.host == needs.hosts[0]:
         why = f"{node.host.address}, where the others expect it, is not one of its addresses"
         yield "warning", "not-its-address", why, "give its address in the network that all hosts share"

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from seatrial.check.environment import exported
+from seatrial.check.network import INTERFACES
 from seatrial.cluster import Host
-from seatrial.engines import DEFAULT_PORT, nics
+from seatrial.engines import DEFAULT_PORT, coordinator_port, nics
 from seatrial.engines import engine as engine_called
 from seatrial.errors import Severity
 from seatrial.estimate import hardware
@@ -18,7 +19,6 @@ from seatrial.plan import Site
 from seatrial.spec import RunSpec
 
 CHECKPOINT_BYTES_PER_PARAMETER = 12  # float32: the weights and AdamW's two moments
-INTERFACES, HCAS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), "NCCL_IB_HCA"
 _NATIVE_DATA = ("text", "megatron", "arrow", "records")
 
 
@@ -104,7 +104,7 @@ def needs_of(
     return Needs(
         hosts=tuple(hosts),
         root=root,
-        port=spec.distributed.coordinator_port or DEFAULT_PORT,
+        port=coordinator_port(spec),
         python=python,
         runtime=site.runtime,
         image=spec.container.image if site.runtime and spec.container else None,
@@ -116,7 +116,7 @@ def needs_of(
             for name in INTERFACES
             if several and variables.get(name)
         ),
-        cards=Selection.read(variables[HCAS]) if several and variables.get(HCAS) else None,
+        cards=Selection.read(variables[nics.HCAS]) if several and variables.get(nics.HCAS) else None,
         gid_index=int(index) if re.fullmatch(r"\d{1,3}", index) else None,
         shared=_outside(spec.checkpoint.directory or root, spec, site) if several and saves else None,
         checkpoint_bytes=CHECKPOINT_BYTES_PER_PARAMETER * num_parameters(spec.model) if saves else 0,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from seatrial.cluster import Host
 from seatrial.launch.preflight.answers import Node, read_facts, read_meeting
 from seatrial.launch.preflight.needs import Needs
-from seatrial.launch.session import Session
+from seatrial.launch.session import Answer, Session
 from seatrial.launch.transports import Unreachable
 from seatrial.node import of_the_probe
+from seatrial.node.facts import Facts
 
 NODE_SECONDS = 30.0  # for a host to answer, login included
 LOOK_SECONDS = 14.0  # of those, for the probe itself
@@ -24,8 +25,8 @@ _ODD = "log in and check what python3 is there"
 def examine(session: Session, needs: Needs) -> list[Node]:
     """The answers of every host, in rank order; one that does not answer in time delays no other."""
     nonce = secrets.token_hex(8) if needs.shared else None
-    answers = _ask(session, {host: _question(needs, host, nonce) for host in needs.hosts}, "facts", NODE_SECONDS)
-    nodes = [_node(host, answers[host]) for host in needs.hosts]
+    answers = _ask(session, {host: _question(needs, host, nonce) for host in needs.hosts}, "facts")
+    nodes = [_with_answer(Node(host=host), "facts", answers[host]) for host in needs.hosts]
     first = nodes[0]
     disk = ((first.facts and first.facts.storage) or {}).get(needs.shared or "")
     files = [disk.nonce] if disk and disk.nonce else []
@@ -33,7 +34,7 @@ def examine(session: Session, needs: Needs) -> list[Node]:
         return _meet(session, needs, nodes, files) if needs.meet else nodes
     finally:
         if files:
-            _ask(session, {first.host: {"files": files}}, "erase", NODE_SECONDS)
+            _ask(session, {first.host: {"files": files}}, "erase")
 
 
 def _question(needs: Needs, host: Host, nonce: str | None) -> dict[str, Any]:
@@ -52,13 +53,14 @@ def _question(needs: Needs, host: Host, nonce: str | None) -> dict[str, Any]:
     return {"parts": parts, "seconds": LOOK_SECONDS}
 
 
-def _node(host: Host, answer: dict[str, Any] | Unreachable) -> Node:
+def _with_answer(node: Node, part: Literal["facts", "meeting"], answer: Answer) -> Node:
+    """The node with what it answered, or with the trouble that keeps it from answering."""
     if isinstance(answer, Unreachable):
-        return Node(host=host, trouble=(answer.why, answer.fix))
-    facts = read_facts(answer)
-    if isinstance(facts, str):
-        return Node(host=host, trouble=(f"its answer makes no sense ({facts})", _ODD))
-    return Node(host=host, facts=facts)
+        return replace(node, trouble=(answer.why, answer.fix))
+    found = read_facts(answer) if part == "facts" else read_meeting(answer)
+    if isinstance(found, str):
+        return replace(node, trouble=(f"its answer makes no sense ({found})", _ODD))
+    return replace(node, facts=found) if isinstance(found, Facts) else replace(node, meeting=found)
 
 
 def _meet(session: Session, needs: Needs, nodes: Sequence[Node], files: Sequence[str]) -> list[Node]:
@@ -73,21 +75,10 @@ def _meet(session: Session, needs: Needs, nodes: Sequence[Node], files: Sequence
         elif listens:
             question |= {"connect": [first.host.address, needs.port]}
         questions[node.host] = question
-    answers = _ask(session, questions, "meet", NODE_SECONDS)
-    return [_met(node, answers[node.host]) if node.host in answers else node for node in nodes]
+    answers = _ask(session, questions, "meet")
+    return [_with_answer(node, "meeting", answers[node.host]) if node.host in answers else node for node in nodes]
 
 
-def _met(node: Node, answer: dict[str, Any] | Unreachable) -> Node:
-    if isinstance(answer, Unreachable):
-        return replace(node, trouble=(answer.why, answer.fix))
-    meeting = read_meeting(answer)
-    if isinstance(meeting, str):
-        return replace(node, trouble=(f"its answer makes no sense ({meeting})", _ODD))
-    return replace(node, meeting=meeting)
-
-
-def _ask(
-    session: Session, questions: Mapping[Host, dict[str, Any]], verb: str, seconds: float
-) -> dict[Host, dict[str, Any] | Unreachable]:
-    answers = session.ask(list(questions.items()), verb, source=_PROBE, seconds=seconds)
+def _ask(session: Session, questions: Mapping[Host, dict[str, Any]], verb: str) -> dict[Host, Answer]:
+    answers = session.ask(list(questions.items()), verb, source=_PROBE, seconds=NODE_SECONDS)
     return dict(zip(questions, answers, strict=True))
