@@ -178,7 +178,8 @@ def marked(events: Recording, order: str, *, since: float = -math.inf) -> Record
     """The events, with the faults saying that their order among those of other logs is not known for certain."""
 
     def change(_: int, event: Event) -> Event:
-        is_unsure = isinstance(event, Fault) and event.wall_time >= since
-        return replace(event, facts={**event.facts, "order": order}) if is_unsure else event
+        if not isinstance(event, Fault) or event.wall_time < since:
+            return event
+        return replace(event, facts={**event.facts, "order": order})
 
     return events.changed(change)

@@ -172,13 +172,10 @@ def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
     if transformers.REWARD in row:
         log.note(FACTS, transformers.objective_of(row), "", None)
     if "loss" in values or any(name in values for name in SPEEDS):
-        fields = log.blank("")
-        fields |= {"step": int(step), **{name: value for name, value in values.items() if name in fields}}
-        fields["reported"] = {name: value for name, value in values.items() if name not in fields}
         total = first(row, TOTAL) or quantity(str(row.get("global_step/max_steps", "")), 1)
         yield from log.step(
             family,
-            fields,
+            log.fields_of({**values, "step": int(step)}),
             int(total) if total is not None and step <= total < 1e15 else None,
             time if time is not None and time >= FIRST_CLOCK else None,
         )

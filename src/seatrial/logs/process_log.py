@@ -71,13 +71,16 @@ class ProcessLog:
 
     # --- steps ---
 
-    def blank(self, phase: str) -> dict[str, Any]:
-        """The fields of a step of which nothing is known yet."""
-        return {
+    def fields_of(self, values: Mapping[str, float], phase: str = "") -> dict[str, Any]:
+        """The fields of a step with these values; those that are none of its fields are `reported`."""
+        fields: dict[str, Any] = {
             "process": self.process, "wall_time": 0.0, "monotonic_time": 0.0, "step": 0, "seconds": None,
             "tokens": None, "loss": None, "grad_norm": None, "learning_rate": None, "data_seconds": None,
             "reported": {}, "phase": phase,
         }  # fmt: skip
+        for name, value in values.items():
+            (fields if name in fields else fields["reported"])[name] = value
+        return fields
 
     def step(
         self,

@@ -408,9 +408,7 @@ class Reader:
         log = self._log_of(line.prefix)
         before = self._progressed() if self._had_fault and not was_held else ()
         self._likeliest = family
-        fields = log.blank(reading.phase)
-        fields["reported"] = {name: value for name, value in reading.values.items() if name not in fields}
-        fields |= {name: value for name, value in reading.values.items() if name in fields}
+        fields = log.fields_of(reading.values, reading.phase)
         total, time = fields["reported"].pop("total", None), fields["reported"].pop("time", None)
         if fields["tokens"] is not None:
             fields["tokens"] = int(fields["tokens"]) if math.isfinite(fields["tokens"]) else None

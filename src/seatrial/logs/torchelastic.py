@@ -46,11 +46,10 @@ class Summary:
         self._lines += 1
         if self._lines > MAX_LINES:
             return self._end()
-        if self._is_traced and (found := self._traced(text, at)) is not None:
-            return found
-        match = _ENTRY.match(text)
-        if match:
-            return self._fill(*match.groups(), text, at)
+        if self._is_traced and (raised := self._traced(text, at)) is not None:
+            return raised
+        if found := _ENTRY.match(text):
+            return self._fill(found[1], found[2], text, at)
         self._is_root = self._is_root or text.startswith("Root Cause")
         if text.startswith("=====") and self._is_root and self._num_ended:
             self._launches.end_summary(at.source, at.line)
