@@ -372,11 +372,7 @@ class Reader:
             return ()
         process = self._log_of(line.prefix).process
         held = self._held.get(process)
-        same = held and held.family is family and held.reading.values["step"] == reading.values["step"]
-        said = held.reading.values.get("loss") if held else None
-        is_another = said is not None and reading.values.get("loss", said) != said  # of a second rank or run
-        if held and same and not held.pairs and not is_another:
-            held.reading = replace(held.reading, values={**held.reading.values, **reading.values})
+        if held and held.take(family, reading):
             return ()
         events = [*self._release(family, process), *(self._progressed() if self._had_fault else ())]
         self._held[process] = HeldStep(family, reading, line)

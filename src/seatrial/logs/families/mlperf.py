@@ -251,18 +251,15 @@ class _Log:
         if not self._running or step is None:
             return
         samples_per_second = json_number(value.get("throughput"))
-        figures = {
-            "seconds": json_number(value.get("train_step_time", value.get("train_step_timing in s"))),
-            "samples_per_second_total": samples_per_second and samples_per_second / self._tokens(),
-        }
-        self._figures |= {name: number for name, number in figures.items() if number is not None}
+        self._figures |= _known(
+            seconds=json_number(value.get("train_step_time", value.get("train_step_timing in s"))),
+            samples_per_second_total=samples_per_second and samples_per_second / self._tokens(),
+        )
         if tells_loss:
             self._tells_losses = True
-            own = {
-                "loss": next((n for name in _LOSSES if (n := json_number(value.get(name))) is not None), None),
-                "learning_rate": json_number(value.get("lr", metadata.get("lr"))),
-            }
-            yield from self._step(step, time, {name: number for name, number in own.items() if number is not None})
+            loss = next((n for name in _LOSSES if (n := json_number(value.get(name))) is not None), None)
+            rate = json_number(value.get("lr", metadata.get("lr")))
+            yield from self._step(step, time, _known(loss=loss, learning_rate=rate))
         elif self._figures:
             yield from self._without_loss(step, time)
 
@@ -270,11 +267,11 @@ class _Log:
         """The end, with the time since `run_start`: of several lines that say so, the first is when it was."""
         if self._running:
             stopped, began = time.get("time"), self._began
-            self._seconds = stopped - began if stopped is not None and began is not None and stopped > began else None
+            took = stopped - began if stopped is not None and began is not None else 0.0
+            self._seconds = round(took, 3) if took > 0 else None  # as exact as `time_ms`
         self._running = False
         if reason := _REASONS.get(str(metadata.get("status"))):
-            took = {} if self._seconds is None else {"run_seconds": round(self._seconds, 3)}  # as exact as `time_ms`
-            yield END, {**time, "reason": reason, **took}
+            yield END, {**time, "reason": reason, **_known(run_seconds=self._seconds)}
 
     def _end_of_block(self, metadata: Mapping[str, Any], time: Mapping[str, float]) -> Iterator[Found]:
         """The last step of a block, with the mean speed of the block if the log does not tell it."""
@@ -312,7 +309,7 @@ class _Log:
             return EVAL, {**said, **self._score(step, metric, json_number(found.value), targets)}
         is_score = not found.is_loss and (self._rules or _NO_LOSS.search(self._benchmark))
         loss = None if is_score else json_number(found.value)
-        return EVAL, {**said, **({} if loss is None else {"loss": loss})}
+        return EVAL, {**said, **_known(loss=loss)}
 
     def _score(self, step: int, metric: str, value: float | None, targets: Mapping[str, float]) -> Mapping[str, Any]:
         """The score of an evaluation and its distance from the target; nothing until all metrics are known."""
@@ -430,6 +427,11 @@ def _decoded(line: str, at: int) -> Mapping[str, Any] | None:
     """The object behind the mark; None for one that was cut or broken."""
     found = _value(line, at + len(line[at:]) - len(line[at:].lstrip()))
     return found if isinstance(found, dict) else None
+
+
+def _known(**values: float | None) -> dict[str, float]:
+    """Those of some values that are known."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _whole(number: float) -> int | None:
