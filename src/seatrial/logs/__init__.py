@@ -52,13 +52,13 @@ def parse(lines: Iterable[str], family: str = AUTO, *, process: int = 0, source:
     return read_events(lines, _families(family), process=process, source=source)
 
 
-def parse_file(path: Path, family: str | Spellings = AUTO, *, process: int = 0) -> Iterator[Event]:
+def parse_file(path: Path, family: str | Spellings = AUTO) -> Iterator[Event]:
     """The events of one file or, for "-", of the standard input, as they come: a log or a metrics file.
 
     "auto" also recognises metrics files, and guesses the spelling of a log that no family knows; "metrics" and
     "generic" ask for one of these. Raises OSError, and KeyError for an unknown family.
     """
-    return singly(read_file(path, spellings(family), process=process))
+    return singly(read_file(path, spellings(family), process=0))
 
 
 def _families(name: str) -> Sequence[Family]:

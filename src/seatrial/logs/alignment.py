@@ -6,6 +6,7 @@ clocks differ by: a zone, a clock that is wrong, one that drifts, or no clock at
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -169,21 +170,16 @@ def clocked(events: Recording) -> Recording:
 
     Where these have no times, but seconds that were added up, nothing is known of the clock of a fault that has one.
     """
-    if np.any(events.all_steps.values("wall_time") >= FIRST_CLOCK):
-        return events
-
-    def change(_: int, event: Event) -> Event:
-        if not isinstance(event, Fault) or event.wall_time < FIRST_CLOCK:
-            return event
-        return replace(event, facts={**event.facts, "order": "own"})
-
-    return events.changed(change)
+    is_timed = np.any(events.all_steps.values("wall_time") >= FIRST_CLOCK)
+    return events if is_timed else marked(events, "own", since=FIRST_CLOCK)
 
 
-def marked(events: Recording, order: str) -> Recording:
+def marked(events: Recording, order: str, *, since: float = -math.inf) -> Recording:
     """The events, with the faults saying that their order among those of other logs is not known for certain."""
 
     def change(_: int, event: Event) -> Event:
-        return replace(event, facts={**event.facts, "order": order}) if isinstance(event, Fault) else event
+        if not isinstance(event, Fault) or event.wall_time < since:
+            return event
+        return replace(event, facts={**event.facts, "order": order})
 
     return events.changed(change)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from seatrial.logs.grammar import Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import END, Field, Found, Reading
+from seatrial.logs.guess_keys import values_in
 
-WORDS = ("poch", "POCH")  # lines that say of the epochs how many there are, and that one is over
+EPOCH_WORDS = ("poch", "POCH")  # lines that say of the epochs how many there are, and that one is over
 # In a printed configuration, or on a command line.
 _ASKED = re.compile(
     r"(?:^\W{0,8}|\s--)(?:num_|num_train_|n_|max_|total_|train_)?epochs?['\"]?(?: ?[:=] ?|\s{1,8})(\d{1,6}),?"
@@ -19,21 +20,18 @@ _OVER = re.compile(
     r"(?:done|finished|completed?|ended)(?![a-z])",
     re.IGNORECASE,
 )
-_END = note("end", "epoch")
 
 
 class EpochSteps:
     """A `custom_reader`: the steps of all epochs before are added to each.
 
-    `head` finds the step, and maybe its total; `epoch` the epoch, and maybe the `total` of these; `pair` finds the
-    other values. Without a total, an epoch has as many steps as its last line says. The run is at its end when its last
-    epoch is said to be over, if the configuration or that line says how many there are.
+    `head` finds the step, and maybe its total; `epoch` the epoch, and maybe the `total` of these. Without a total, an
+    epoch has as many steps as its last line says. The run is at its end when its last epoch is said to be over, if the
+    configuration or that line says how many there are.
     """
 
-    def __init__(
-        self, head: re.Pattern[str], epoch: re.Pattern[str], pair: re.Pattern[str], fields: Mapping[str, Field]
-    ) -> None:
-        self._head, self._epoch, self._pair, self._fields = head, epoch, pair, fields
+    def __init__(self, head: re.Pattern[str], epoch: re.Pattern[str], fields: Mapping[str, Field]) -> None:
+        self._head, self._epoch, self._fields = head, epoch, fields
         self._before = 0  # steps of the epochs before this one
         self._last: tuple[int, int] | None = None  # the epoch and the step of the last line
         self._first = 1  # epoch of this run
@@ -46,11 +44,11 @@ class EpochSteps:
         if (over := _OVER.search(line)) and self._last and self._last[0] == int(over["epoch"]):
             epochs = int(over["epochs"] or 0) or self._asked
             if epochs and int(over["epoch"]) == epochs - (self._first == 0):
-                yield _END, {"planned_epochs": str(epochs)}
+                yield END, {"planned_epochs": str(epochs)}
 
     def _step(self, line: str) -> Iterator[Found]:
         found, epoch = self._head.search(line), self._epoch.search(line)
-        values = read_values(self._pair.findall(line), self._fields).values if found and epoch else {}
+        values = values_in(line, self._fields) if found and epoch else {}
         if found is None or epoch is None or "loss" not in values:
             return
         groups = found.groupdict()

@@ -14,6 +14,8 @@ Role = Literal["cause", "symptom", "victim"]
 Retry = Literal["never", "elsewhere", "again"]
 Cuts = Literal["died", "could_not_run", "no_progress", "interrupted"]
 
+WINDOW = 4000  # characters that patterns are tried on at once
+
 
 @dataclass(frozen=True, kw_only=True)
 class FaultKind:
@@ -102,3 +104,25 @@ def patterns() -> tuple[Pattern, ...]:
         Pattern(kind, tuple(words), re.compile(re.sub(r"<([A-Z_]+)(?::(\w+))?>", written_out, "|".join(spellings))))
         for kind, words, *spellings in table["spellings"]["rows"]
     )
+
+
+def classify(text: str, *, fatal: bool = False) -> str | None:
+    """The kind of fault that a text names, None if it names none; with `fatal`, none that is only a warning."""
+    lower = text.lower()
+    for pattern in patterns():
+        if fatal and KINDS[pattern.kind].severity != "fatal":
+            continue
+        if any(word in lower for word in pattern.words) and pattern.regex.search(text):
+            return pattern.kind
+    return None
+
+
+def facts_of(kind: str, text: str) -> dict[str, str]:
+    """What the first pattern of this kind that matches a text reads from it."""
+    found = (pattern.regex.search(text) for pattern in patterns() if pattern.kind == kind)
+    return next((named_in(match) for match in found if match), {})
+
+
+def named_in(found: re.Match[str]) -> dict[str, str]:
+    """The groups of a pattern that found something; a digit behind a name only tells two groups apart."""
+    return {name.rstrip("0123456789"): value for name, value in found.groupdict().items() if value}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from seatrial.errors import InputError
 from seatrial.events import FIRST_CLOCK, IN_ORDER, Event, Fault, RunEnded, RunStarted
@@ -27,33 +28,24 @@ from seatrial.logs.alignment import (
 )  # fmt: skip
 from seatrial.logs.clock import last_written
 from seatrial.logs.fault_table import KINDS
+from seatrial.logs.file_names import (
+    all_named,
+    host_of_kernel_log,
+    numberless,
+    processes_of,
+    rank_of,
+    ranks_of,
+    streamless,
+)
 from seatrial.logs.lines import read_lines
-from seatrial.logs.one_file import Spellings, named, read_file
+from seatrial.logs.one_file import Spellings, read_file, source_name
 from seatrial.parallel import map_files
 from seatrial.recording import Recording, Steps, merge
 
-# Which process wrote a file, by its name or its folder's; the first that fits.
-RANK_NAMES = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"global_?rank[-_.]?(\d+)",
-        r"(?<![a-z])(?:rank|proc(?:ess)?|worker|task|trainer)[-_.]?(\d+)",
-        r"(?:^|/)(\d+)/std(?:out|err)[^/]*$",  # torchrun's folders
-        r"(?<![a-z])(?:node|host)[-_.]?(?:rank[-_.]?)?(\d+)",
-    )
-)
-# The host whose kernel a file is of, by its name: dmesg-node7.log, node7.kern.log.
-_KERNEL_LOG = re.compile(
-    r"^(?:dmesg|kern(?:el)?|syslog)[-_.](?P<host>[a-z][\w-]*?)(?:\.(?:log|txt|out))*$"
-    r"|^(?P<host2>[a-z][\w-]*?)[-_.](?:dmesg|kern(?:el)?|syslog)(?:\.(?:log|txt|out))*$",
-    re.IGNORECASE,
-)
 MOST_NAMED = 5  # of several runs
 SEVERAL_RUNS = "several-runs"  # the code of the error
 FEWEST_LOSSES, SAME_LOSS = 3, 1e-4  # steps whose losses are compared; what counts as the same, relative
 BEGUN_TOGETHER = 5.0  # seconds within which all ranks of a run say that it begins
-# What tells the two streams of one process apart: torchrun's 0/stdout.log and 0/stderr.log, Slurm's 3.out and 3.err.
-STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
 EMPTY, NO_STEPS = "empty", "no steps"  # what is wrong with a log, as `RunStarted.facts` say
 
 
@@ -75,9 +67,7 @@ class _Log:
     @property
     def is_timed(self) -> bool:
         """True if its events are by a clock, and not by seconds that were added up, or by none."""
-        times = (own.values("wall_time") for own in self.events.steps.values())
-        by_others = any(event.wall_time >= FIRST_CLOCK for event in self.events.others)
-        return by_others or any((own >= FIRST_CLOCK).any() for own in times)
+        return bool((self.events.times >= FIRST_CLOCK).any())
 
 
 def read_files(paths: Sequence[Path], spellings: Spellings) -> Recording:
@@ -86,27 +76,44 @@ def read_files(paths: Sequence[Path], spellings: Spellings) -> Recording:
     Lines that name a rank are that rank's; the others belong to the process that the file's name says, or else to the
     file's place. Files that follow on each other, in their times or in their steps, are attempts of one process.
     """
-    numbers = _processes(paths)
-    by_name = _ranks(paths)
     written = last_written(paths) if paths else 0.0
 
     def read(how: Spellings) -> list[_Log]:
         work = partial(_read, how=replace(how, in_columns=True), written=written, several=len(paths) > 1)
-        return map_files(work, list(zip(paths, numbers, by_name, strict=True)), paths)
+        return map_files(work, list(zip(paths, processes_of(paths), ranks_of(paths), strict=True)), paths)
 
     # Beside a log that is known, the words of others are no steps, even if they could be.
     is_doubtful = len(paths) > 1 and spellings.guessed and not spellings.confirmed
     logs = read(replace(spellings, guessed=False) if is_doubtful else spellings)
     if is_doubtful and not any(log.steps for log in logs) and "-" not in map(str, paths):
         logs = read(spellings)
-    following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])
-    if not _named(paths):
-        _refuse_several(following or [log for log in logs if log.steps], in_succession=bool(following))
-    if not following:
-        logs = _on_one_clock(logs)
-        return merge([*(log.events for log in logs), _without_steps(logs)])
-    others = [log for log in logs if not any(log is other for other in following)]
-    return merge([_as_one(following), *(log.events for log in others)])
+    following: list[_Log] = []
+    if not all_named(paths):
+        reporting = [log for log in logs if log.steps]
+        following = _in_succession(reporting)
+        _refuse_several(following or reporting, in_succession=bool(following))
+    if following:
+        return merge([_as_one(following), *(log.events for log in logs if not log.steps)])
+    logs = _on_one_clock(logs)
+    return merge([*(log.events for log in logs), _without_steps(logs)])
+
+
+def starts_of(events: Recording) -> list[RunStarted]:
+    """The beginnings of the attempts of a run, of each of its processes."""
+    return [event for event in events.others if isinstance(event, RunStarted)]
+
+
+def is_completed(events: Recording) -> bool:
+    """True if a run ended in order."""
+    ends = [event for event in events.others if isinstance(event, RunEnded)]
+    return bool(ends) and ends[-1].reason in IN_ORDER
+
+
+def losses_of(events: Recording) -> dict[int, float]:
+    """The losses by step, those that are no numbers included."""
+    steps = events.all_steps
+    known = steps.some(np.flatnonzero(steps.has("loss")))
+    return dict(zip(known.numbers, known.values("loss").tolist(), strict=True))
 
 
 def _on_one_clock(logs: Sequence[_Log]) -> list[_Log]:
@@ -142,42 +149,14 @@ def _by_clock(log: _Log, known: Mapping[int, Shift], references: Sequence[float 
 
 
 def _moved(log: _Log, shift: Shift) -> _Log:
-    if shift == Shift():
-        return log
     times = None if log.times is None else (shift.apply(log.times[0]), shift.apply(log.times[1]))
     return replace(log, events=moved(log.events, shift), times=times)
 
 
-def _named(paths: Sequence[Path]) -> list[int] | None:
-    """The process of each file by its name; None unless every name says so, and each something else.
-
-    Only the two streams of a process may have one number.
-    """
-    found = {_place(path): _rank(path) for path in paths}
-    if None in found.values() or len(set(found.values())) < len(found):
-        return None
-    return [number for path in paths if (number := found[_place(path)]) is not None]
-
-
-def _place(path: Path) -> str:
-    """The name and folders of a file, but for which of the streams of its process it holds."""
-    return STREAM.sub("", "/".join(path.parts))
-
-
-def _rank(
-    path: Path, names: Sequence[re.Pattern[str]] = RANK_NAMES, of_all: Collection[str] = frozenset()
-) -> int | None:
-    """The process of a file by its name, or by that of a folder that is not one of all files."""
-    text = "/".join(part for part in path.parts[-3:] if part not in of_all)
-    return next((int(match[1]) for pattern in names if (match := pattern.search(text))), None)
-
-
 def _of_name(path: Path, rank: int | None, events: Recording) -> Recording:
     """The events, with the rank or the host that the file is named after in those faults that name no place."""
-    found = _KERNEL_LOG.match(path.name)
-    host = (found["host"] or found["host2"]) if found else ""
-    others = [_placed(event, rank, host) if isinstance(event, Fault) else event for event in events.others]
-    return Recording(others, events.places, events.steps)
+    host = host_of_kernel_log(path)
+    return events.changed(lambda _, event: _placed(event, rank, host) if isinstance(event, Fault) else event)
 
 
 def _placed(fault: Fault, rank: int | None, host: str) -> Fault:
@@ -191,30 +170,9 @@ def _placed(fault: Fault, rank: int | None, host: str) -> Fault:
     return fault
 
 
-def _ranks(paths: Sequence[Path]) -> list[int | None]:
-    """The rank of each file by its name, where no two processes have the same; a launcher's log among them has none."""
-    shared = set.intersection(*(set(path.parts[:-1]) for path in paths)) if paths else set()
-    ranks = {_place(path): _rank(path, RANK_NAMES[:-1], of_all=shared) for path in paths}
-    known = [rank for rank in ranks.values() if rank is not None]
-    distinct = len(set(known)) == len(known)
-    return [ranks[_place(path)] if distinct else None for path in paths]
-
-
-def _processes(paths: Sequence[Path]) -> list[int]:
-    """A number for each file: its process by its name, if all of them or at least some say a rank; else its place."""
-    if len(paths) > 1 and (named := _named(paths)):
-        return named
-    ranks = _ranks(paths)
-    if all(rank is None for rank in ranks):
-        return list(range(len(paths)))
-    others = count(max(rank for rank in ranks if rank is not None) + 1)
-    return [next(others) if rank is None else rank for rank in ranks]
-
-
 def _read(path: Path, process: int, rank: int | None, how: Spellings, written: float, several: bool) -> _Log:
     events = _of_name(path, rank, Recording.of(read_file(path, how, process=process, written=written)))
-    starts = (event for event in events.others if isinstance(event, RunStarted))
-    timed = any(event.facts.get("clock") == "log" for event in starts)
+    timed = any(started.facts.get("clock") == "log" for started in starts_of(events))
     found = events.all_steps
     numbers, times = found.number_column, found.values("wall_time")
     head = head_of(path) if several else ()
@@ -235,11 +193,11 @@ def _without_steps(logs: Sequence[_Log]) -> list[RunStarted]:
     A log is one of these if it is named like one that has steps, but for the numbers, and its process has none in the
     other stream either. Where most are empty, or few report steps, the program prints on these few only.
     """
-    examples = {_numberless(log.path): log for log in logs if log.steps}
+    examples = {numberless(log.path): log for log in logs if log.steps}
     by_process: dict[str, list[_Log]] = {}
     for log in logs:
-        by_process.setdefault(_place(log.path), []).append(log)
-    ranks = [own for own in by_process.values() if any(_numberless(log.path) in examples for log in own)]
+        by_process.setdefault(streamless(log.path), []).append(log)
+    ranks = [own for own in by_process.values() if any(numberless(log.path) in examples for log in own)]
     silent = [own for own in ranks if not any(log.steps for log in own)]
     empty = [own for own in silent if all(map(_is_empty, own))]
     num_reporting = len(ranks) - len(silent)
@@ -250,14 +208,10 @@ def _without_steps(logs: Sequence[_Log]) -> list[RunStarted]:
 
 def _began_in_vain(own: Sequence[_Log], examples: Mapping[str, _Log], what: str) -> RunStarted:
     """The beginning of a process that its logs say nothing of, as that of one whose log is named alike."""
-    log = next(log for log in own if _numberless(log.path) in examples)
-    like = next(e for e in examples[_numberless(log.path)].events.others if isinstance(e, RunStarted))
-    facts = {"family": like.facts["family"], "source": named(log.path), "clock": like.facts["clock"], "log": what}
+    log = next(log for log in own if numberless(log.path) in examples)
+    like = starts_of(examples[numberless(log.path)].events)[0]
+    facts = {"family": like.facts["family"], "source": source_name(log.path), "clock": like.facts["clock"], "log": what}
     return RunStarted(process=log.process, wall_time=like.wall_time, monotonic_time=like.wall_time, facts=facts)
-
-
-def _numberless(path: Path) -> str:
-    return re.sub(r"\d+", "#", "/".join(path.parts[-3:]))
 
 
 def _is_empty(log: _Log) -> bool:
@@ -315,7 +269,7 @@ def _of_several(logs: Sequence[_Log], *, in_succession: bool) -> list[str]:
 
 def _begun(log: _Log) -> float | None:
     """When the training began, by the log's own word; one that was several times did so last."""
-    said = [e.facts.get("run_start_seconds") for e in log.events if isinstance(e, RunStarted)]
+    said = [started.facts.get("run_start_seconds") for started in starts_of(log.events)]
     return next((float(when) for when in reversed(said) if isinstance(when, (int, float))), None)
 
 
@@ -323,33 +277,26 @@ def _ranks_clash(logs: Sequence[_Log]) -> bool:
     """True if two logs are named after the same rank, and agree on no loss."""
     first: dict[int | None, _Log] = {}
     return any(
-        _losses_differ(first.setdefault(rank, log), log) for log in logs if (rank := _rank(log.path)) is not None
+        _losses_differ(first.setdefault(rank, log), log) for log in logs if (rank := rank_of(log.path)) is not None
     )
 
 
 def _starts_over(log: _Log, after: _Log) -> bool:
     """True if a log does steps again that the one before it had done, and completed."""
-    return log.steps is not None and after.steps is not None and _completed(log) and after.steps[0] <= log.steps[1]
+    does_again = log.steps is not None and after.steps is not None and after.steps[0] <= log.steps[1]
+    return does_again and is_completed(log.events)
 
 
 _SIZES = ("devices", "tokens per step")
 
 
 def _size(log: _Log) -> dict[str, int]:
-    started = next((event for event in log.events.others if isinstance(event, RunStarted)), None)
-    found = (started.num_devices, started.tokens_per_step) if started else (None, None)
-    return {name: value for name, value in zip(_SIZES, found, strict=True) if value}
-
-
-def _completed(log: _Log) -> bool:
-    ends = [event for event in log.events.others if isinstance(event, RunEnded)]
-    return bool(ends) and ends[-1].reason in IN_ORDER
+    found = [(started.num_devices, started.tokens_per_step) for started in starts_of(log.events)[:1]]
+    return {name: value for sizes in found for name, value in zip(_SIZES, sizes, strict=True) if value}
 
 
 def _losses(log: _Log) -> dict[int, float]:
-    steps = log.events.all_steps
-    losses = zip(steps.numbers, steps.values("loss").tolist(), strict=True)
-    return {step: loss for step, loss in losses if math.isfinite(loss)}
+    return {step: loss for step, loss in losses_of(log.events).items() if math.isfinite(loss)}
 
 
 def _losses_differ(log: _Log, other: _Log) -> bool:

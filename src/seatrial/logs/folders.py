@@ -32,7 +32,7 @@ _NOT_READ = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FolderFiles:
     """The files of a folder in the order of the numbers in their names.
 
     `earlier` are the older pieces of those logs that were rotated, the oldest first; they are not among the `logs`.
@@ -46,7 +46,7 @@ class Found:
     unread: Mapping[Path, str]
 
 
-def find(folder: Path, without: Sequence[Path] = ()) -> Found:
+def find(folder: Path, without: Sequence[Path] = ()) -> FolderFiles:
     """The files of a folder and its subfolders, except those in `without` and hidden ones."""
     unread: dict[Path, str] = {}
     files = sorted(_files(folder, set(without), unread), key=_natural)
@@ -54,7 +54,7 @@ def find(folder: Path, without: Sequence[Path] = ()) -> Found:
     kept = [path for path in files if path not in passed]
     logs, earlier = rotated([path for path in kept if is_log(path)])
     metrics = tuple(path for path in kept if is_metrics(path))
-    return Found(logs=tuple(logs), metrics=metrics, earlier=earlier, passed_over=passed, unread=unread)
+    return FolderFiles(logs=tuple(logs), metrics=metrics, earlier=earlier, passed_over=passed, unread=unread)
 
 
 def _files(folder: Path, without: set[Path], unread: dict[Path, str]) -> Iterator[Path]:

@@ -72,6 +72,11 @@ def note(
     return Note(means=means, literal=literal, pattern=re.compile(pattern or re.escape(literal)), action=action, per=per)
 
 
+NEVER = re.compile(r"(?!)")  # matches nothing
+# What a line means that a `custom_reader` has found by itself.
+FACTS, START, END, EVAL = (Note(means=means, literal="", pattern=NEVER) for means in ("facts", "start", "end", "eval"))
+RESTORE = Note(means="checkpoint", literal="", pattern=NEVER, action="restore")
+
 Span = tuple[int, int, str, Field | None]  # start, end, name; the field of a value that goes through a table
 
 
@@ -106,23 +111,20 @@ def _itself(read_line: ReadLine) -> ReadLine:
     return read_line
 
 
-_NEVER = re.compile(r"(?!)")
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Family:
     """Programs whose logs are spelled alike.
 
     `anchors` all stand in every step line. `head` finds it: its group `step` is the number, `total` that of the last
     one, and any of `PHASES` says that its time does not count; a group with the name of a field's key is a pair, too.
-    `pair` finds (key, value) behind it; where `whole` is
-    not found there, the line was cut before it said enough to be a step. `counted_from` is the number of the first
-    step, `last_is_total` says that "49/49" is the last of 50.
+    `pair` finds (key, value) behind it; where `whole` is not found there, the line was cut before it said enough to be
+    a step. `counted_from` is the number of the first step, `last_is_total` says that "49/49" is the last of 50.
 
     `custom_reader` is for lines that are no pairs at all: called once per log, it makes what is given every line with
-    one of `custom_words` and returns readings, and notes with what they say. Among the values of either, `time` is in
-    seconds since the epoch. What it makes may have a method `finish`, which returns what was held back until more of
-    the log is read. A family without step lines of pairs has no `anchors` and `head`.
+    one of `custom_words` and returns readings, and one of `FACTS`, `START`, `END`, `EVAL` and `RESTORE` with what the
+    line says. Among the values of either, `time` is in seconds since the epoch. What it makes may have a method
+    `finish`, which returns what was held back until more of the log is read. A family without step lines of pairs has
+    no `anchors` and `head`.
 
     `launcher_reader` reads of the lines with `launcher_words` what the program's launcher says of any program that it
     starts; `custom_reader` includes it.
@@ -141,8 +143,8 @@ class Family:
     counted_from: int
     last_is_total: bool = False
     anchors: tuple[str, ...] = ()
-    head: re.Pattern[str] = _NEVER
-    pair: re.Pattern[str] = _NEVER
+    head: re.Pattern[str] = NEVER
+    pair: re.Pattern[str] = NEVER
     whole: re.Pattern[str] | None = None
     fields: Mapping[str, Field] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
@@ -159,7 +161,7 @@ class Family:
 @lru_cache(maxsize=64)  # for the next file, for which it is the same one
 def without_steps(family: Family) -> Family:
     """A family of which only the notes are read."""
-    return replace(family, anchors=(), head=_NEVER, custom_reader=None, custom_words=())
+    return replace(family, anchors=(), head=NEVER, custom_reader=None, custom_words=())
 
 
 @lru_cache(maxsize=64)
@@ -167,6 +169,9 @@ def of_a_launcher(family: Family) -> Family:
     """A family of which only the notes are read, of any program, and what its launcher says."""
     reader, words = family.launcher_reader, family.launcher_words
     return replace(without_steps(family), custom_reader=reader, custom_words=words)
+
+
+_LOSS_ALONE = {"loss": Field(name="loss")}
 
 
 class LineValues(NamedTuple):
@@ -197,6 +202,11 @@ def read_values(pairs: Sequence[tuple[str, str]], fields: Mapping[str, Field]) -
     others = not_finite(pairs, places.get("loss"), values.keys())
     alike = commas == "thousands" and not others
     return LineValues({**values, **(others if math.isfinite(values.get("loss", 0.0)) else {})}, places, alike=alike)
+
+
+def loss_of(text: str) -> dict[str, float]:
+    """The value of a step whose loss is this text; none where that is no number."""
+    return read_values([("loss", text)], _LOSS_ALONE).values
 
 
 def not_finite(pairs: Sequence[tuple[str, str]], loss: int | None, taken: Set[str]) -> dict[str, float]:

@@ -8,37 +8,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from seatrial.logs.grammar import Field, Found, Reading, note, read_values
-
-_EVALUATED = note("eval", "loss")
-_COUNTED = note("facts", "loss")
+from seatrial.logs.grammar import EVAL, FACTS, Field, Found, Reading
+from seatrial.logs.guess_keys import values_in
 
 
 class EvalSteps:
     """Evaluations of a program whose training has no losses: each is a step, and its result."""
 
-    def __init__(self, head: re.Pattern[str], pair: re.Pattern[str], fields: Mapping[str, Field]) -> None:
-        self._head, self._pair, self._fields = head, pair, fields
+    def __init__(self, head: re.Pattern[str], fields: Mapping[str, Field]) -> None:
+        self._head, self._fields = head, fields
 
     def __call__(self, line: str) -> Iterator[Found]:
         found = self._head.search(line)
-        loss = read_values(self._pair.findall(line), self._fields).values.get("loss") if found else None
+        loss = values_in(line, self._fields).get("loss") if found else None
         if found and loss is not None:
             step, total = int(found["step"].replace(",", "")), found.groupdict().get("total")
             yield Reading(values={"step": step, **({"total": int(total)} if total else {})}, alike=False)
-            yield _EVALUATED, {"step": str(step), "loss": repr(loss)}
+            yield EVAL, {"step": str(step), "loss": repr(loss)}
 
 
 class CountedLines:
     """Lines with a loss and no step: they are counted, and nobody knows how many steps each stands for."""
 
-    def __init__(self, pair: re.Pattern[str], fields: Mapping[str, Field]) -> None:
-        self._pair, self._fields = pair, fields
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        self._fields = fields
         self._lines = 0
 
     def __call__(self, line: str) -> Iterator[Found]:
-        values = read_values(self._pair.findall(line), self._fields).values
+        values = values_in(line, self._fields)
         if "loss" in values:
             self._lines += 1
-            yield _COUNTED, {"lines_counted": True}
+            yield FACTS, {"lines_counted": True}
             yield Reading(values={"step": self._lines, **values}, alike=False, inferred=True)

@@ -32,6 +32,15 @@ class HeldStep:
             if not self.is_whole and len(self.pairs) < MOST_PAIRS:
                 self.pairs[key] = value
 
+    def take(self, family: Family, reading: Reading) -> bool:
+        """Takes what a second line says of the same step, if it is one and no other lines have gone on with it."""
+        said = self.reading.values
+        is_same = self.family is family and reading.values["step"] == said["step"] and not self.pairs
+        if not is_same or ("loss" in said and reading.values.get("loss", said["loss"]) != said["loss"]):
+            return False  # another loss is that of a second rank or run
+        self.reading = replace(self.reading, values={**said, **reading.values})
+        return True
+
     def whole(self) -> Reading | None:
         """The reading of all the lines; None where no line with a known pair followed, or nothing says which step."""
         said = read_values(list(self.pairs.items()), self.family.fields).values

@@ -99,7 +99,7 @@ def learn_pattern(
         rest = rest.removesuffix(_NUMBER) + "[0-9.]+"
     ends_in_blank = not rest and line[position:].rstrip("\n")  # it says that the last value is whole
     rest += r"[^\S\n]+" if ends_in_blank else r"[^\S\n]*"
-    readers = tuple(_reader(line[start:end], name, field) for start, end, name, field in spans)
+    readers = [_readers(line[start:end], name, field) for start, end, name, field in spans]
     groups = [(name, field.per if field else 1.0) for _, _, name, field in spans]
     make, make_all = _makers(template, groups)
     shown = re.compile(f"^{many}{rest}$", re.MULTILINE)
@@ -107,8 +107,8 @@ def learn_pattern(
         match=re.compile(f"{one}{rest}\n?").fullmatch,
         shown=shown,
         printed=re.compile(f"^{coloured}$", re.MULTILINE) if codes else shown,
-        readers=readers,
-        column_readers=tuple(map(_column_reader, readers)),
+        readers=tuple(read for read, _ in readers),
+        column_readers=tuple(read_all for _, read_all in readers),
         make=make,
         make_all=make_all,
         in_columns=partial(_columns, dict(template), groups),
@@ -134,7 +134,7 @@ def _value_patterns(line: str, span: Span, *, is_literal: bool) -> tuple[str, st
         value = _last(text)
     elif "," in text:
         value = _THOUSANDS
-    is_fast = value is _VALUE and line[end : end + 1] == " " and _reader(text, name, field) is float
+    is_fast = value is _VALUE and line[end : end + 1] == " " and _readers(text, name, field)[0] is float
     return value, _WORD if is_fast else value
 
 
@@ -219,20 +219,15 @@ def _blind(text: str, tokens: re.Pattern[str]) -> str:
     )
 
 
-def _reader(text: str, name: str, field: Field | None) -> Read:
-    if field is None:
-        return seconds_since_epoch if name == "time" else int
-    if name == "tokens":
-        return int
+def _readers(text: str, name: str, field: Field | None) -> tuple[Read, ReadAll]:
+    """What reads the values that stand in the place of this one, each by itself and many at once."""
+    if name == "time":
+        return seconds_since_epoch, seconds_of_all
+    if field is None or name == "tokens":
+        return int, integers
     if field.part or field.missing or not _is_plain(text):
-        return partial(_exact, field)
-    return float
-
-
-def _column_reader(read: Read) -> ReadAll:
-    if isinstance(read, partial):
-        return partial(_all_exact, *read.args)
-    return _COLUMN_READERS[read]
+        return partial(_exact, field), partial(_all_exact, field)
+    return float, floats
 
 
 def _is_plain(text: str) -> bool:
@@ -252,13 +247,6 @@ def _exact(field: Field, text: str) -> float:
     if value is None or value in field.missing:
         raise ValueError("not a number")
     return value
-
-
-_COLUMN_READERS: Mapping[Read, ReadAll] = {
-    float: floats,
-    int: integers,
-    seconds_since_epoch: seconds_of_all,
-}
 
 
 def _all_exact(field: Field, texts: Sequence[str]) -> Sequence[float]:

@@ -1,7 +1,7 @@
 """Messages of several lines: how they begin and go on, by who prints them, so that they are classified as a whole.
 
 What names the process that failed often stands on a line of its own, or behind a break in the middle of the sentence.
-Tracebacks, JAX's lists of tasks and torchelastic's summary have readers of their own, in `faults`.
+Tracebacks and JAX's lists of tasks have readers of their own in `faults`, and torchelastic's summary has one as well.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.logs.grammar import Field, not_finite
-from seatrial.logs.numbers import quantity
+from seatrial.logs.numbers import json_number, quantity
 
 STEP = (
     "train/global_step", "trainer/global_step", "global_step/max_steps", "global_step", "train/step", "training_step",
@@ -27,6 +27,7 @@ EVAL_LOSS = (
     "validation/lm_loss",
 )  # fmt: skip
 
+# By the name of each, which is among its keys where a guess may find it.
 _FIELDS: Mapping[str, tuple[Field, tuple[str, ...]]] = {
     "loss": (Field(name="loss"), (
         "train/loss", "train_loss", "loss", "training_loss", "train/lm_loss", "lm_loss", "learning/loss", "loss/train",
@@ -76,16 +77,16 @@ def plain(key: str) -> str:
     return key.strip().lower().replace(" ", "_").replace("-", "_")
 
 
+def name_of(field: Field) -> str:
+    """What the table calls a field."""
+    return next(name for name, (own, _) in _FIELDS.items() if own == field)
+
+
 def number(value: Any) -> float | None:
     """A number of JSON or the text of one; None for anything else, an empty cell too."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            return None
-    return quantity(value) if isinstance(value, str) and value.strip() else None
+    if isinstance(value, str):
+        return quantity(value) if value.strip() else None
+    return json_number(value)
 
 
 def first(row: Row, keys: tuple[str, ...]) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from seatrial import events
 from seatrial.events import FIRST_CLOCK, Event
 from seatrial.logs.families import transformers
-from seatrial.logs.grammar import Family, note
+from seatrial.logs.grammar import END, EVAL, FACTS, Family
 from seatrial.logs.metric_keys import EVAL_LOSS, FIELDS, SPEEDS, STEP, TIME, TOTAL, Row, first, number, plain, values_of
 from seatrial.logs.numbers import CUT, quantity
 from seatrial.logs.process_log import ProcessLog
@@ -29,8 +29,6 @@ LONGEST_STATE = 1 << 28  # characters of a trainer_state.json
 _DELIMITERS = (",", "\t", ";")
 _END_KEY = "train_runtime"  # of the row with which Hugging Face's Trainer ends a run
 _FACTORY_KEY = "current_steps"  # of LLaMA-Factory's rows, which repeats that row without what it says
-_EVAL = note("eval", "eval")
-_FACTS = note("facts", "max_steps")
 
 Kind = Literal["rows", "table", "state", "events"]
 
@@ -118,13 +116,13 @@ def _read_state(state: Row, history: Sequence[Row], *, process: int, source: str
     log = ProcessLog(process, source, "", None, {})
     planned, done = number(state.get("max_steps")), number(state.get("global_step"))
     if planned is not None and 0 < planned < 1e15:
-        log.note(_FACTS, {"planned_steps": str(int(planned))}, "", None)
+        log.note(FACTS, {"planned_steps": str(int(planned))}, "", None)
     ended = False
     for row in _by_step(map(KNOWN.read, history)):
         ended = _END_KEY in row
         yield from _read_end(log, row) if ended else _read_row(log, transformers.FAMILY, row)
     if not ended and planned and done == planned:
-        yield from log.note(transformers.END, {}, f"global_step {done:.0f} of max_steps {planned:.0f}", None)
+        yield from log.note(END, {}, f"global_step {done:.0f} of max_steps {planned:.0f}", None)
     yield from log.finish()
 
 
@@ -162,7 +160,7 @@ def _read_end(log: ProcessLog, row: Row) -> Iterator[Event]:
     totals = {name: str(row[key]) for key, name in transformers.TOTALS.items() if key in row}
     if step := first(row, STEP):
         totals |= transformers.planned_by(totals, [int(step)])
-    yield from log.note(transformers.END, totals, json.dumps(row), None)
+    yield from log.note(END, totals, json.dumps(row), None)
 
 
 def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
@@ -172,23 +170,20 @@ def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
     time = first(row, TIME)
     values = values_of(row)
     if transformers.REWARD in row:
-        log.note(transformers.POLICY, transformers.objective_of(row), "", None)
+        log.note(FACTS, transformers.objective_of(row), "", None)
     if "loss" in values or any(name in values for name in SPEEDS):
-        fields = log.blank("")
-        fields |= {"step": int(step), **{name: value for name, value in values.items() if name in fields}}
-        fields["reported"] = {name: value for name, value in values.items() if name not in fields}
         total = first(row, TOTAL) or quantity(str(row.get("global_step/max_steps", "")), 1)
         yield from log.step(
             family,
-            fields,
+            log.fields_of({**values, "step": int(step)}),
             int(total) if total is not None and step <= total < 1e15 else None,
             time if time is not None and time >= FIRST_CLOCK else None,
         )
     validated = first(row, EVAL_LOSS)
     if validated is not None:
-        yield from log.note(_EVAL, {"step": str(int(step)), "loss": repr(validated)}, "", None)
+        yield from log.note(EVAL, {"step": str(int(step)), "loss": repr(validated)}, "", None)
     elif _ends_a_factory(row, step):
-        yield from log.note(transformers.END, {}, json.dumps(row), None)
+        yield from log.note(END, {}, json.dumps(row), None)
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -238,10 +233,11 @@ def _table(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 def peek(blocks: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
     """The first lines, and all blocks with them; of a text that grows, only as many as there have to be."""
     taken: list[list[str]] = []
+    head: list[str] = []
     for block in islice(blocks, HEAD):
         taken.append(block)
-        head = [line for each in taken for line in each]
+        head += block
         told = next((line.lstrip() for line in head if line.strip()), "")
         if told and (not told.startswith("{") or len(head) >= HEAD):
             break
-    return [line for each in taken for line in each][:HEAD], chain(taken, blocks)
+    return head[:HEAD], chain(taken, blocks)

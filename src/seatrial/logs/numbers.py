@@ -124,6 +124,16 @@ def commas_for(name: str, commas: Commas) -> Commas:
     return "unclear" if commas == "decimal" and name not in _MEASURES else commas
 
 
+def json_number(value: Any) -> float | None:
+    """A number of JSON; None for anything else, true and false too, and for one that is too large."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
 def floats(texts: Sequence[str]) -> list[float]:
     """`float` of each, as the numbers of a JSON list, which takes a third of the time.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from seatrial.logs.time_limit import limited
 from seatrial.recording import Steps
 
 MOST_KEPT = 1 << 26  # characters of the standard input, to read it once more by a guess
+
+_Read = Callable[..., Iterator[Event | Steps]]  # `read_text`, of one log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +63,10 @@ def is_of_steps(path: Path) -> bool:
     kind = metrics_file.kind_of(head)
     if kind is None or kind in ("state", "events"):
         return kind is not None
-    known = metrics_file.has_known_keys(metrics_file.rows_in(kind, head)) or _header_is_known(kind, head)
-    return known or guess_from_rows(metrics_file.rows_in(kind, head)) is not None
+    return _keys_are_known(kind, head) or guess_from_rows(metrics_file.rows_in(kind, head)) is not None
 
 
-def named(path: Path) -> str:
+def source_name(path: Path) -> str:
     """The name of a file, as events give it: any that is no UTF-8 could not be written to a file of events."""
     return str(path).encode("utf-8", "replace").decode()
 
@@ -72,7 +74,7 @@ def named(path: Path) -> str:
 def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event | Steps]:
     head, blocks = metrics_file.peek(spellings.blocks(path))
     kind = metrics_file.kind_of(head) if spellings.metrics_files else None
-    source = named(path)
+    source = source_name(path)
     if kind == "events":
         return metrics_file.read_own_events(chain.from_iterable(blocks))
     if kind == "state":
@@ -80,7 +82,7 @@ def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event |
         found = metrics_file.read_state(text, process=process, source=source)
         return found if found is not None else _of_text(path, iter([text.split("\n")]), spellings, process)
     if kind is not None:
-        if metrics_file.has_known_keys(metrics_file.rows_in(kind, head)) or _header_is_known(kind, head):
+        if _keys_are_known(kind, head):
             rows = metrics_file.rows_in(kind, chain.from_iterable(blocks))
             return metrics_file.read_rows(rows, process=process, source=source)
         if spellings.guessed and str(path) != "-":
@@ -93,8 +95,10 @@ def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event |
     return _of_text(path, blocks, spellings, process)
 
 
-def _header_is_known(kind: metrics_file.Kind, head: Sequence[str]) -> bool:
-    return kind == "table" and metrics_file.has_known_keys([dict.fromkeys(metrics_file.header_of(head), "")])
+def _keys_are_known(kind: metrics_file.Kind, head: Sequence[str]) -> bool:
+    """True if the first rows of a file, or the head of its table, have keys that we know."""
+    header = [dict.fromkeys(metrics_file.header_of(head), "")] if kind == "table" else []
+    return any(map(metrics_file.has_known_keys, (metrics_file.rows_in(kind, head), header)))
 
 
 def _whole(path: Path, blocks: Iterable[list[str]]) -> str:
@@ -105,20 +109,13 @@ def _whole(path: Path, blocks: Iterable[list[str]]) -> str:
 
 
 def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event | Steps]:
-    source = named(path)
+    read = partial(read_text, process=process, source=source_name(path), in_columns=spellings.in_columns)
     if spellings.slow is not None:
-        return read_text(
-            blocks,
-            spellings.families,
-            process=process,
-            source=source,
-            within=limited(spellings.slow),
-            in_columns=spellings.in_columns,
-        )
-    return _by_turns(path, blocks, spellings, process)
+        return read(blocks, spellings.families, within=limited(spellings.slow))
+    return _by_turns(path, blocks, spellings, read)
 
 
-def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event | Steps]:
+def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, read: _Read) -> Iterator[Event | Steps]:
     """The events by the families; where they find no step, by those that count only then, and at last by a guess.
 
     A framework whose steps have no loss may stand beside a trainer of somebody's own, whose lines have one.
@@ -127,7 +124,7 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
     lines: Iterable[list[str]] = kept
     held: list[Event | Steps] = []
     for families in _turns(() if spellings.confirmed else spellings.families):
-        events = read_text(lines, families, process=process, source=named(path), in_columns=spellings.in_columns)
+        events = read(lines, families)
         held, found = _up_to_a_loss(events, {family.name for family in families if family.fallback})
         if found:
             kept.forget()
@@ -142,8 +139,7 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
     others = [*map(of_a_launcher, spellings.families)]
     if spellings.confirmed:  # a launcher's word counts for any program
         others = [replace(of_a_launcher(family), notes=()) for family in FAMILIES.values() if family.launcher_reader]
-    families = (*others, guess.family)
-    events = read_text(kept.once_more(), families, process=process, source=named(path), in_columns=spellings.in_columns)
+    events = read(kept.once_more(), (*others, guess.family))
     yield from _marked(events, guess, confirmed=spellings.confirmed)
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-from seatrial.errors import InputError, Mark
+from seatrial.errors import InputError, Mark, reason_of
 from seatrial.events import REPORTED
 from seatrial.logs.families import FAMILIES
-from seatrial.logs.grammar import Family, Field, Meaning, Note
+from seatrial.logs.grammar import NEVER, Family, Field, Meaning, Note
 from seatrial.logs.one_file import Spellings
 from seatrial.logs.time_limit import limited
 
@@ -59,7 +58,7 @@ class _Pattern:
             self._text = content.decode("utf-8")
             self._data = tomllib.loads(self._text)
         except OSError as error:
-            why = f"it cannot be read: {error.strerror or error}"
+            why = f"it cannot be read: {reason_of(error)}"
             raise InputError.single("pattern", str(path), why, "name a pattern file") from error
         except UnicodeDecodeError as error:
             raise InputError.single("pattern", str(path), "it is no UTF-8", "save it as UTF-8") from error
@@ -103,16 +102,16 @@ class _Pattern:
         why = "a regular expression takes too long: it tries too many ways to match a line"
         fix = r"no repetition in a repetition, such as (\w+\s?)*; no two .* in a row; say what follows: [^|]* for .*"
         slow = InputError.single("pattern", str(self._path), why, fix, self._mark("step"))
-        with limited(slow) or nullcontext():
-            self._check_example(head)
+        with limited(slow):
+            if "example" in self._data and not head.search(self._text_of("example")):
+                fix = "correct step, or give a line of a step"
+                self._refuse("example", "the step does not match this line", fix)
         return Spellings(families=(family,), metrics_files=False, guessed=False, slow=slow)
 
     def _check_keys(self) -> None:
         for key, value in self._data.items():
             if key not in _KINDS:
-                near = get_close_matches(key, _KINDS, 1)
-                fix = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KINDS)}"
-                self._refuse(key, f"a pattern file has no {key[:60]!r}", fix)
+                self._refuse(key, f"a pattern file has no {key[:60]!r}", _meant(key, _KINDS))
             if not isinstance(value, _KINDS[key]):
                 kind = {str: "a text", int: "a number", dict: "a table"}[_KINDS[key]]
                 self._refuse(key, f"it has to be {kind}", f"see the example in the documentation: {key} = …")
@@ -140,24 +139,20 @@ class _Pattern:
                 self._refuse(key, f"it has no group {group}", rf"name what finds it: (?P<{group}>…)")
         for group in pattern.groupindex:
             if group not in known:
-                near = get_close_matches(group, known, 1)
-                fix = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-                self._refuse(key, f"no field is called {group}", fix)
+                self._refuse(key, f"no field is called {group}", _meant(group, known))
 
     def _fields(self) -> dict[str, Field]:
         """The fields by their keys: those of the file, and each one by its own name."""
         named: dict[str, Field] = {}
         for key, name in self._data.get("fields", {}).items():
             if not isinstance(name, str) or name not in FIELDS:
-                near = get_close_matches(str(name), FIELDS, 1)
-                fix = f"did you mean {near[0]}?" if near else f"known are {', '.join(FIELDS)}"
-                self._refuse(f"fields.{key}", f"no field is called {str(name)[:60]}", fix)
+                self._refuse(f"fields.{key}", f"no field is called {str(name)[:60]}", _meant(str(name), FIELDS))
             named[key] = FIELDS[name]
         return {**FIELDS, **named}
 
     def _pair(self) -> re.Pattern[str]:
         if "pair" not in self._data:
-            return re.compile(r"(?!)")
+            return NEVER
         pair = self._regex("pair")
         if pair.groups != 2:
             why = f"it has {pair.groups} groups: the first is the key, the second its number"
@@ -172,6 +167,8 @@ class _Pattern:
             self._refuse(key, "it matches an empty line, so any", "say what such a line has in it")
         return Note(means=means, literal="", pattern=pattern)
 
-    def _check_example(self, head: re.Pattern[str]) -> None:
-        if "example" in self._data and not head.search(self._text_of("example")):
-            self._refuse("example", "the step does not match this line", "correct step, or give a line of a step")
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """How to correct an unknown name."""
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

@@ -40,10 +40,10 @@ class ProcessLog:
         self.process = process
         self._num_ranks = num_ranks
         self._processes = processes
-        self.source = source
+        self._source = source
         self._host = host
         self.wall_time = 0.0
-        self._family: Family | None = None
+        self.family: Family | None = None  # of its steps; None before the first
         self._clock = "counted"
         self._attempt = 0
         self._last = -1  # step of this attempt; -1 before the first
@@ -62,12 +62,7 @@ class ProcessLog:
     @property
     def reports(self) -> bool:
         """True if it has reported a step."""
-        return self._family is not None
-
-    @property
-    def family(self) -> Family | None:
-        """The family of its steps; None before the first."""
-        return self._family
+        return self.family is not None
 
     @property
     def _when(self) -> dict[str, Any]:
@@ -76,13 +71,16 @@ class ProcessLog:
 
     # --- steps ---
 
-    def blank(self, phase: str) -> dict[str, Any]:
-        """The fields of a step of which nothing is known yet."""
-        return {
+    def fields_of(self, values: Mapping[str, float], phase: str = "") -> dict[str, Any]:
+        """The fields of a step with these values; those that are none of its fields are `reported`."""
+        fields: dict[str, Any] = {
             "process": self.process, "wall_time": 0.0, "monotonic_time": 0.0, "step": 0, "seconds": None,
             "tokens": None, "loss": None, "grad_norm": None, "learning_rate": None, "data_seconds": None,
             "reported": {}, "phase": phase,
         }  # fmt: skip
+        for name, value in values.items():
+            (fields if name in fields else fields["reported"])[name] = value
+        return fields
 
     def step(
         self,
@@ -259,10 +257,10 @@ class ProcessLog:
     def finish(self) -> list[Event]:
         """The log is over: it ended by itself if its last step is the last of its own count."""
         if self._summary and not any(other.reports for other in self._processes.values()):  # a run of means alone
-            facts = {**self._facts, "source": self.source, "clock": "counted", **self._summary}
+            facts = {**self._facts, "source": self._source, "clock": "counted", **self._summary}
             own = {name: facts.pop(name) for name in _RUN_FIELDS if name in facts}
             return [RunStarted(**self._when, facts=facts, **own)]
-        if self._ended or self._family is None or self._total is None or self._last != self._total:
+        if self._ended or self.family is None or self._total is None or self._last != self._total:
             return []
         evidence = f"step {self._last} of {self._total} is the last of the log"
         return [RunEnded(**self._when, reason="completed", evidence=evidence)]
@@ -276,7 +274,7 @@ class ProcessLog:
 
     def _start(self, family: Family, total: int | None, *, timed: bool, said: Mapping[str, bool]) -> RunStarted:
         announced = self._begins
-        self._family, self._begins, self._total = family, False, total
+        self.family, self._begins, self._total = family, False, total
         self._recent = [None] * RANKS_APART
         self._attempt += 1
         self._clock = "log" if timed else "counted"
@@ -293,7 +291,7 @@ class ProcessLog:
         if own.get("tokens_per_step") is None and sequence and batch:
             own["tokens_per_step"] = sequence * batch
         facts |= {
-            "family": family.name, "source": self.source, "clock": self._clock, "counted_from": family.counted_from,
+            "family": family.name, "source": self._source, "clock": self._clock, "counted_from": family.counted_from,
         }  # fmt: skip
         facts |= {"objective": family.objective} if family.objective else {}
         facts |= {"loss_optional": True} if family.loss_optional else {}

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from seatrial.logs.grammar import Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import FACTS, Field, Found, Reading, read_values
+from seatrial.logs.guess_keys import PAIR, Pair
 
 # tqdm's: what is said before the bar, the count, and behind the times whatever the program adds.
 _DRAWN = re.compile(
@@ -14,18 +15,17 @@ _DRAWN = re.compile(
     r"\[[^\[\],]{0,40},[^\[\],]{0,40}(?:, (?P<behind>[^\n]{0,600}))?"
 )
 _EPOCH = re.compile(r"(?i)(?<![a-z])epoch(?![a-z])\W{0,3}(?P<epoch>\d{1,6})(?:\]?(?: ?/ ?| of )(?P<epochs>\d{1,6}))?")
-_EVERY_SO_OFTEN = note("facts", "%|")
 
 
 class Drawing(NamedTuple):
-    """A progress bar as it was drawn once; `texts` are where pairs may stand. 0 for an epoch that it does not name."""
+    """A progress bar as it was drawn once; with the `pairs` beside it. 0 for an epoch that it does not name."""
 
     n: int
     total: int
     epoch: int
     epochs: int
     name: str
-    texts: tuple[str, ...]
+    pairs: list[Pair]
 
 
 def bar_in(line: str) -> Drawing | None:
@@ -37,7 +37,8 @@ def bar_in(line: str) -> Drawing | None:
     epoch = _EPOCH.search(before)
     of = (int(epoch["epoch"]), int(epoch["epochs"] or 0)) if epoch else (0, 0)
     name = re.sub(r"[\d.]+", "", re.split(r"[(,|]|loss", before, maxsplit=1)[0]).strip().lower()
-    return Drawing(int(found["n"]), int(found["total"]), *of, name, (behind, before))
+    pairs = [pair for text in (behind, before) for pair in PAIR.findall(text)]
+    return Drawing(int(found["n"]), int(found["total"]), *of, name, pairs)
 
 
 class BarSteps:
@@ -48,8 +49,8 @@ class BarSteps:
     back until another count, or a line without any.
     """
 
-    def __init__(self, pair: re.Pattern[str], fields: Mapping[str, Field], *, name: str, restarts: bool) -> None:
-        self._pair, self._fields, self._name, self._restarts = pair, fields, name, restarts
+    def __init__(self, fields: Mapping[str, Field], *, name: str, restarts: bool) -> None:
+        self._fields, self._name, self._restarts = fields, name, restarts
         self._before = 0  # steps of the bars before this one
         self._drawn: Drawing | None = None
         self._waits: Reading | None = None
@@ -59,7 +60,7 @@ class BarSteps:
         if bar is None:
             yield from self.finish()
             return
-        values = self._values(bar) if bar.name == self._name else {}
+        values = read_values(bar.pairs, self._fields).values if bar.name == self._name else {}
         if "loss" not in values:
             return
         drawn = self._drawn
@@ -70,7 +71,7 @@ class BarSteps:
         if bar.n:
             planned = 0 if self._restarts or (bar.epoch and not bar.epochs) else bar.total * max(1, bar.epochs)
             of = {"total": planned} if planned else {}
-            yield _EVERY_SO_OFTEN, {"by_block": True}  # a bar is drawn by the clock
+            yield FACTS, {"by_block": True}  # a bar is drawn by the clock
             self._waits = Reading(values={"step": self._before + bar.n, **of, **values}, alike=False, inferred=True)
 
     def finish(self) -> Iterator[Found]:
@@ -78,10 +79,6 @@ class BarSteps:
         waits, self._waits = self._waits, None
         if waits:
             yield waits
-
-    def _values(self, bar: Drawing) -> dict[str, float]:
-        pairs = [pair for text in bar.texts for pair in self._pair.findall(text)]
-        return read_values(pairs, self._fields).values
 
     def _count_on(self, drawn: Drawing, bar: Drawing) -> None:
         if bar.epoch < drawn.epoch:  # another run

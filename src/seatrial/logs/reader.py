@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain, takewhile
 from operator import call, methodcaller
 from typing import Any, NamedTuple
@@ -17,9 +16,10 @@ import numpy as np
 from seatrial.events import Event, Fault
 from seatrial.logs.clock import YEARLESS
 from seatrial.logs.faults import FaultScanner, skeleton_of
-from seatrial.logs.grammar import Family, Found, Note, Reading
+from seatrial.logs.grammar import Family, Found, Reading
 from seatrial.logs.held_step import HeldStep
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
+from seatrial.logs.line_tables import LONGEST_SKELETON, NO_TABLE, OF_FAULTS, LineTables, tables_of
 from seatrial.logs.lines import (
     ECHO,
     Prefix,
@@ -38,66 +38,12 @@ from seatrial.logs.step_numbers import numbered
 from seatrial.recording import Steps, singly
 
 MAX_PATTERNS = 4  # a program has one or two
-MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
 MOST_AT_ONCE, AT_ONCE, FEWEST_AT_ONCE = 1024, 64, 4  # step lines: that are converted, matched, worth it
 MAX_IN_VAIN = 32  # patterns learnt from one line after the other
 OTHER_CLOCK, OTHER_YEAR = 60.0, 180 * 86_400.0  # seconds that a line is before the last step: it is another clock's
 MAX_PAUSE = 255  # lines until reading many at once is attempted again
 
 _GROUPS = methodcaller("groups")
-_skeleton_of_word = lru_cache(maxsize=1 << 12)(skeleton_of)  # of the tables, once for all files
-
-
-class _Tables(NamedTuple):
-    """Which of the tables may have something to say of a line; of most lines of any log, none has."""
-
-    families: tuple[Family, ...] = ()
-    notes: tuple[Note, ...] = ()
-    custom: tuple[Family, ...] = ()
-    faults: bool = False
-
-
-NO_TABLE, OF_FAULTS = _Tables(), _Tables(faults=True)
-
-
-class _Chooser:
-    """Chooses among the tables of some families by the skeleton of a line, once for the logs of all ranks."""
-
-    def __init__(self, families: Sequence[Family]) -> None:
-        self._families = families
-        self._is_innocent = FaultScanner().is_innocent
-        self.family_of = {note: family.name for family in families for note in family.notes}
-        self.known: dict[bytes, _Tables] = {}
-
-    def tables_for(self, line: str) -> _Tables:
-        skeleton = skeleton_of(line)
-        tables = self.known.get(skeleton)
-        if tables is None:
-            tables = self._choose(skeleton)
-            if len(skeleton) < LONGEST_SKELETON:
-                if len(self.known) > MAX_SKELETONS:
-                    self.known.clear()
-                self.known[skeleton] = tables
-        return tables
-
-    def _choose(self, skeleton: bytes) -> _Tables:
-        """Which tables have a word in this skeleton."""
-        tables = _Tables(
-            families=tuple(
-                f for f in self._families if f.anchors and all(_skeleton_of_word(w) in skeleton for w in f.anchors)
-            ),
-            notes=tuple(note for note in self.family_of if _skeleton_of_word(note.literal) in skeleton),
-            custom=tuple(
-                f
-                for f in self._families
-                if f.custom_reader and any(_skeleton_of_word(word) in skeleton for word in f.custom_words)
-            ),
-            faults=not self._is_innocent(skeleton),
-        )
-        return next((known for known in (NO_TABLE, OF_FAULTS) if tables == known), tables)
-
-
-_chooser_for = lru_cache(maxsize=16)(_Chooser)
 
 
 class _Learnt(NamedTuple):
@@ -121,7 +67,7 @@ class Reader:
         self._source = source
         self._logs: dict[int, ProcessLog] = {}  # by process
         self._likeliest: Family | None = None  # the family of the last step line
-        self._chooser = _chooser_for(tuple(families))
+        self._tables = tables_of(tuple(families))
         self._custom = {family: family.custom_reader() for family in families if family.custom_reader}
         self._patterns: list[_Learnt] = []
         self._seldom: dict[str, float] = {}
@@ -157,7 +103,7 @@ class Reader:
         events = self._by_pattern(line, self._patterns[:1])
         if events is not None:
             return events
-        tables = self._chooser.tables_for(line)
+        tables = self._tables.of(line)
         if tables.families:
             events = self._by_pattern(line, self._patterns[1:])
             if events is not None:
@@ -291,15 +237,15 @@ class Reader:
     def _says_nothing(self, printed: str) -> bool:
         """True if the tables are known to have nothing to say of a line, which may have codes."""
         line = without_codes(printed) if "\x1b" in printed else printed
-        return self._is_quiet(line, self._chooser.known.get(skeleton_of(line)))
+        return self._is_quiet(line, self._tables.known.get(skeleton_of(line)))
 
-    def _is_quiet(self, line: str, tables: _Tables | None) -> bool:
+    def _is_quiet(self, line: str, tables: LineTables | None) -> bool:
         """True if this line, for which these are the tables, says nothing at all."""
         if self._faults.is_waiting:
             return False
         return tables is NO_TABLE or (tables is OF_FAULTS and "\r" not in line and not self._faults.may_show(line))
 
-    def _by_tables(self, raw: str, tables: _Tables) -> list[Event]:
+    def _by_tables(self, raw: str, tables: LineTables) -> list[Event]:
         text, goes_on = raw.lstrip("\r"), raw[:1] == "\r"
         prefix = read_prefix(text)
         if goes_on and prefix.rank is None:  # what stood before the line stands before the rest of it
@@ -372,11 +318,7 @@ class Reader:
             return ()
         process = self._log_of(line.prefix).process
         held = self._held.get(process)
-        same = held and held.family is family and held.reading.values["step"] == reading.values["step"]
-        said = held.reading.values.get("loss") if held else None
-        is_another = said is not None and reading.values.get("loss", said) != said  # of a second rank or run
-        if held and same and not held.pairs and not is_another:
-            held.reading = replace(held.reading, values={**held.reading.values, **reading.values})
+        if held and held.take(family, reading):
             return ()
         events = [*self._release(family, process), *(self._progressed() if self._had_fault else ())]
         self._held[process] = HeldStep(family, reading, line)
@@ -408,9 +350,7 @@ class Reader:
         log = self._log_of(line.prefix)
         before = self._progressed() if self._had_fault and not was_held else ()
         self._likeliest = family
-        fields = log.blank(reading.phase)
-        fields["reported"] = {name: value for name, value in reading.values.items() if name not in fields}
-        fields |= {name: value for name, value in reading.values.items() if name in fields}
+        fields = log.fields_of(reading.values, reading.phase)
         total, time = fields["reported"].pop("total", None), fields["reported"].pop("time", None)
         if fields["tokens"] is not None:
             fields["tokens"] = int(fields["tokens"]) if math.isfinite(fields["tokens"]) else None
@@ -429,7 +369,7 @@ class Reader:
             log = min(reporting, key=lambda other: other.process, default=log)
         groups = remark.groups
         if remark.note.means == "summary":
-            groups = {**groups, "family": self._chooser.family_of[remark.note]}
+            groups = {**groups, "family": self._tables.family_of[remark.note]}
         return [*held, *log.note(remark.note, groups, line.text, remark.time)]
 
     def _scan_for_faults(self, line: Line) -> Sequence[Event]:

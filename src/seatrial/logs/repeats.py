@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from seatrial.events import IN_ORDER, RunEnded, RunStarted
-from seatrial.logs.files import RANK_NAMES, STREAM
+from seatrial.logs.file_names import RANK_NAMES, STREAM
+from seatrial.logs.files import is_completed, losses_of, starts_of
 from seatrial.recording import Recording
 
 # Which attempt, node or rank of a run wrote a file: in its name or its folder's.
@@ -49,22 +47,14 @@ class Course:
 def course_of(events: Recording) -> Course:
     """The course of a run by the events of one log."""
     steps = events.all_steps
-    started = [event for event in events.others if isinstance(event, RunStarted)]
-    ends = [event for event in events.others if isinstance(event, RunEnded)]
+    started = starts_of(events)
     return Course(
         num_devices=next((event.num_devices for event in started if event.num_devices), None),
         steps=dict(zip(steps.numbers, steps.values("wall_time").tolist(), strict=True)),
         losses=losses_of(events),
         is_timed=bool(started) and all(event.facts.get("clock") == "log" for event in started),
-        completed=bool(ends) and ends[-1].reason in IN_ORDER,
+        completed=is_completed(events),
     )
-
-
-def losses_of(events: Recording) -> dict[int, float]:
-    """The losses by step, those that are no numbers included."""
-    steps = events.all_steps
-    known = steps.some(np.flatnonzero(steps.has("loss")))
-    return dict(zip(known.numbers, known.values("loss").tolist(), strict=True))
 
 
 def alike(some: Mapping[int, float], of: Mapping[int, float]) -> bool:
@@ -118,11 +108,6 @@ def _numberless(name: str) -> str:
     """The path of a file, without the numbers in its own name."""
     above, slash, own = name.rpartition("/")
     return f"{above}{slash}{re.sub(r'[0-9]+', '#', own)}"
-
-
-def is_of_rank(path: Path) -> bool:
-    """True if a file's name, or its folder's, has a rank or node."""
-    return any(name.search("/".join(path.parts[-3:])) for name in RANK_NAMES)
 
 
 def _without(name: str) -> str:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from seatrial.errors import InputError
-from seatrial.events import FIRST_CLOCK, Event, RunStarted
-from seatrial.logs.files import MOST_NAMED, RANK_NAMES, SEVERAL_RUNS, read_files
-from seatrial.logs.folders import Found
+from seatrial.errors import InputError, reason_of
+from seatrial.events import FIRST_CLOCK, Event
+from seatrial.logs.file_names import RANK_NAMES, end_of, rank_of
+from seatrial.logs.files import MOST_NAMED, SEVERAL_RUNS, losses_of, read_files, starts_of
+from seatrial.logs.folders import FolderFiles
 from seatrial.logs.lines import read_blocks
-from seatrial.logs.one_file import Spellings, is_of_steps, named
-from seatrial.logs.repeats import Course, Group, alike, course_of, groups_of, is_of_rank, losses_of, told_apart
+from seatrial.logs.one_file import Spellings, is_of_steps, source_name
+from seatrial.logs.repeats import Course, Group, alike, course_of, groups_of, told_apart
 from seatrial.recording import Recording, merge
 
 # The job that wrote a file, by its name or its folder's: Slurm's default, names that say so, and bare numbers.
@@ -47,25 +48,25 @@ class FolderOfLogs:
     told_apart: tuple[str, ...]
 
 
-def runs_of(found: Found, spellings: Spellings, folder: Path) -> FolderOfLogs:
+def runs_of(found: FolderFiles, spellings: Spellings, folder: Path) -> FolderOfLogs:
     """The runs that wrote these files of a folder. Raises InputError for a pattern that takes too long."""
-    reading = _Reading(replace(spellings, earlier=found.earlier), folder)
+    reader = _FolderReader(replace(spellings, earlier=found.earlier), folder)
     several = len({_job(path) for path in found.logs} - {""}) > 1
     jobs = _split(found.logs, _job) if several else [list(found.logs)] if found.logs else []
-    read = [run for job in jobs for run in reading.of_job(job)]
+    read = [run for job in jobs for run in reader.of_job(job)]
     chains = _chains(read)
-    joined = [chain[0] if len(chain) == 1 else reading.run([p for r in chain for p in r.paths]) for chain in chains]
-    runs = [run for each in joined for run in reading.with_unknown(each)]
-    runs = reading.with_metrics(runs, found.metrics)
+    joined = [chain[0] if len(chain) == 1 else reader.run([p for r in chain for p in r.paths]) for chain in chains]
+    runs = [run for each in joined for run in reader.with_unknown(each)]
+    runs = reader.with_metrics(runs, found.metrics)
     return FolderOfLogs(
         runs=tuple(runs),
-        passed_over={**found.passed_over, **reading.passed_over},
-        unread={**found.unread, **reading.unread},
-        told_apart=tuple(reading.told_apart),
+        passed_over={**found.passed_over, **reader.passed_over},
+        unread={**found.unread, **reader.unread},
+        told_apart=tuple(reader.told_apart),
     )
 
 
-class _Reading:
+class _FolderReader:
     """Reads the runs of a folder, and keeps what there is to say of files and runs."""
 
     def __init__(self, spellings: Spellings, folder: Path) -> None:
@@ -139,10 +140,10 @@ class _Reading:
         yield from unknown
 
     def _unknown(self, run: RunOfLogs) -> Iterator[RunOfLogs]:
-        sources = {event.facts.get("source") for event in run.events.others if isinstance(event, RunStarted)}
+        sources = {started.facts.get("source") for started in starts_of(run.events)}
         pieces = {piece for earlier in self._spellings.earlier.values() for piece in earlier}
         for path in run.paths:
-            if named(path) in sources or path in pieces or is_of_rank(path):
+            if source_name(path) in sources or path in pieces or rank_of(path) is not None:
                 continue
             alone = self.run([path])
             if alone.events.steps:
@@ -180,7 +181,7 @@ class _Reading:
         try:
             run = self.run([path]) if is_of_steps(path) else None
         except OSError as error:
-            self.unread[path] = error.strerror or str(error)
+            self.unread[path] = reason_of(error)
             return None
         if run is None or not run.events.steps:
             self.passed_over[path] = "no metrics of steps in it"
@@ -196,8 +197,7 @@ def _why_unreadable(path: Path, spellings: Spellings) -> str:
             for _ in read_blocks(piece):
                 pass
         except OSError as error:
-            why = error.strerror or str(error)
-            return f"{why} in {piece.name}" if len(pieces) > 1 else why
+            return f"{reason_of(error)} in {piece.name}" if len(pieces) > 1 else reason_of(error)
     return ""
 
 
@@ -238,8 +238,7 @@ def _split(paths: Sequence[Path], key: Callable[[Path], object]) -> list[list[Pa
 
 def _job(path: Path) -> str:
     """The job's number, by the name or the folders next to it; "" where there is none."""
-    text = "/".join(path.parts[-3:])
-    return next((match[1] for pattern in _JOBS if (match := pattern.search(text))), "")
+    return next((match[1] for pattern in _JOBS if (match := pattern.search(end_of(path)))), "")
 
 
 def _by_folder(paths: Sequence[Path], _: Spellings) -> list[list[Path]]:
@@ -251,8 +250,7 @@ def _by_size(paths: Sequence[Path], spellings: Spellings) -> list[list[Path]]:
     """By the number of devices that each log names."""
 
     def devices(path: Path) -> int | None:
-        found = (event.num_devices for event in read_files([path], spellings).others if isinstance(event, RunStarted))
-        return next(found, None)
+        return next((started.num_devices for started in starts_of(read_files([path], spellings))), None)
 
     return _split(paths, devices)
 
@@ -291,9 +289,9 @@ class _Stretch:
     @classmethod
     def of(cls, run: RunOfLogs) -> _Stretch | None:
         """That of a run; None without steps."""
-        steps, times = [own.numbers for own in run.events.steps.values()], run.events.times
-        started = [event for event in run.events.others if isinstance(event, RunStarted)]
-        if not steps:
+        numbers, times = run.events.all_steps.number_column, run.events.times
+        started = starts_of(run.events)
+        if not len(numbers):
             return None
         return cls(
             jobs=frozenset(map(_job, run.paths)),
@@ -301,8 +299,8 @@ class _Stretch:
             timed=all(event.facts.get("clock") == "log" for event in started),
             begun=float(times.min()),
             ended=float(times[-1]),
-            first=min(map(min, steps)),
-            last=max(map(max, steps)),
+            first=int(numbers.min()),
+            last=int(numbers.max()),
         )
 
     def goes_on_in(self, after: _Stretch) -> bool:

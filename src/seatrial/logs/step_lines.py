@@ -12,8 +12,7 @@ from seatrial.logs.lines import Prefix
 from seatrial.logs.numbers import find_time, seconds_since_epoch
 
 LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
-# A progress bar whose description a step is.
-# With a total, or of what nobody has counted.
+# A progress bar whose description a step is: with a total, or of what nobody has counted.
 _PROGRESS = re.compile(r"\d%\|[^|]{0,1000}\| *\d+/(?P<total>\d+) \[|\b\d+it \[[\d:]+, ")
 LONGEST_NUMBER = 18  # digits of a step; more are none, and `int` refuses thousands of them
 

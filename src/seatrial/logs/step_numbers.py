@@ -56,12 +56,11 @@ def _numbered(held: Sequence[Event]) -> Iterator[Event]:
     if not held:
         return
     started, end = held[0], held[-1]
+    assert isinstance(started, RunStarted)
+    planned, asked = started.planned_steps, quantity(str(started.facts.get(EPOCHS_ASKED, "")))
     process = started.process
     own = [event for event in held if isinstance(event, Step) and event.process == process]
     epochs = [step.reported.get(EPOCH) for step in own]
-    planned, asked = None, None
-    if isinstance(started, RunStarted):
-        planned, asked = started.planned_steps, quantity(str(started.facts.get(EPOCHS_ASKED, "")))
     totals = (end.totals if isinstance(end, RunEnded) else None) or {}
     planned = int(totals.get("planned_steps", 0)) or planned
     found = step_numbers(epochs, totals, planned=planned, asked=asked)

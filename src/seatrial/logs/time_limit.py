@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 
 from seatrial.errors import InputError
@@ -29,6 +30,6 @@ class _Limit:
         signal.signal(signal.SIGVTALRM, self._before)
 
 
-def limited(error: InputError) -> _Limit | None:
-    """The limit; None in a thread of its own, which gets no signals."""
-    return _Limit(error) if threading.current_thread() is threading.main_thread() else None
+def limited(error: InputError) -> AbstractContextManager[None]:
+    """The limit; none in a thread of its own, which gets no signals."""
+    return _Limit(error) if threading.current_thread() is threading.main_thread() else nullcontext()

@@ -126,10 +126,12 @@ class _Look:
     def _read(self, path: Path) -> int:
         """How many rows were read."""
         if self.spec.data.kind == "text":
-            return len(list(islice(numbered_texts(path, ("text",), self.limits), MOST_ROWS)))
-        if self.spec.objective.kind in ("dpo", "orpo"):
-            return len(list(islice(forms.preferences(path, self.limits), MOST_ROWS)))
-        return self._read_answers(path)
+            rows = numbered_texts(path, ("text",), self.limits)
+        elif self.spec.objective.kind in ("dpo", "orpo"):
+            rows = forms.preferences(path, self.limits)
+        else:
+            return self._read_answers(path)
+        return len(list(islice(rows, MOST_ROWS)))
 
     def _read_answers(self, path: Path) -> int:
         """How many records were read. Which of them training cuts, or leaves out, is counted as training counts it."""

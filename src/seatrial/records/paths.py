@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from seatrial.errors import reason_of
 from seatrial.records import TABLES, DataError
 
 STANDARD_LIBRARY = "stdlib:"
@@ -73,7 +74,7 @@ def why_no_file(path: Path) -> str | None:
     except (OSError, ValueError) as error:
         if getattr(error, "errno", errno.ENOENT) in (errno.ENOENT, errno.ENOTDIR):
             return None
-        return f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        return f"cannot be read ({reason_of(error)})"
     return "" if stat.S_ISREG(mode) else next((words for is_one, words in _KINDS if is_one(mode)), "is no file")
 
 

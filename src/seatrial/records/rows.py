@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seatrial.errors import reason_of
 from seatrial.records import TABLES, DataError
 from seatrial.records.paths import why_no_file
 
@@ -26,6 +27,7 @@ COLUMNAR = (".parquet", ".arrow")
 _COPY = "copy it again, or give another file"
 _LINES = "write one object a line, or one array of objects"
 _PIECE = 1 << 20  # bytes
+MOST_SHOWN = 200  # characters of an error or of names
 _BLANKS = re.compile(r"[ \t\r\n]+")
 
 
@@ -97,7 +99,7 @@ def names_of(path: Path, limits: Limits = WHOLE) -> tuple[str, list[str]]:
 
 
 def _shown(names: Iterable[object]) -> str:
-    return ", ".join(map(str, names))[:200]
+    return ", ".join(map(str, names))[:MOST_SHOWN]
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ def _json(path: Path, limits: Limits) -> Iterator[tuple[str, Any]]:
                 if line.strip():
                     yield f"{path}, line {number}", _parsed(path, number, line, limits.longest)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})", _COPY) from error
+        raise DataError(f"{path}: cannot be read ({reason_of(error)})", _COPY) from error
 
 
 def _parsed(path: Path, number: int, line: bytes, longest: float) -> Any:
@@ -257,7 +259,7 @@ def _opened(path: Path, at_once: int, columns: tuple[str, ...] = ()) -> tuple[li
                 batch.validate(full=True)  # damage that pyarrow would follow out of its memory, and texts not in UTF-8
                 yield batch
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path}: cannot be read ({_first_line(error)})", _COPY) from error
+            raise DataError(f"{path}: cannot be read ({reason_of(error)[:MOST_SHOWN]})", _COPY) from error
 
     try:
         if path.suffix == ".parquet":
@@ -269,21 +271,17 @@ def _opened(path: Path, at_once: int, columns: tuple[str, ...] = ()) -> tuple[li
         reader = open_arrow(path)
         names = list(reader.schema.names)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({_first_line(error)})", _COPY) from error
+        raise DataError(f"{path}: cannot be read ({reason_of(error)[:MOST_SHOWN]})", _COPY) from error
     return names, checked(_cut(reader, [name for name in columns if name in names], at_once))
 
 
 def _cut(reader: Any, columns: list[str], at_once: int) -> Iterator[pa.RecordBatch]:
     """The batches of an Arrow file or stream in smaller ones; they are not copied for it."""
-    whole = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file(reader) else reader
+    is_file = hasattr(reader, "num_record_batches")  # with an index, and not a stream
+    whole = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader
     for batch in whole:
         chosen = batch.select(columns)
         yield from (chosen.slice(start, at_once) for start in range(0, len(chosen), at_once))
-
-
-def is_file(reader: Any) -> bool:
-    """True if an Arrow reader is that of a file, with an index, and not of a stream."""
-    return hasattr(reader, "num_record_batches")
 
 
 def open_arrow(path: Path) -> Any:
@@ -297,8 +295,4 @@ def open_arrow(path: Path) -> Any:
             return read(file)
         except (pa.ArrowInvalid, OSError) as error:
             why = error
-    raise DataError(f"{path}: not an Arrow file, or cut off ({_first_line(why)})", _COPY)
-
-
-def _first_line(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error).partition("\n")[0][:200]
+    raise DataError(f"{path}: not an Arrow file, or cut off ({reason_of(why)[:MOST_SHOWN]})", _COPY)

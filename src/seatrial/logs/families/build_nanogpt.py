@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Found, Reading, note
+from seatrial.logs.grammar import EVAL, Family, Found, Reading, note
 from seatrial.logs.numbers import NUMBER, quantity
 
 _LINE = re.compile(
     rf"^(?P<step>\d{{1,9}}) (?:(?P<split>train|val)|\w{{1,20}}_ppl {NUMBER} \w{{1,20}}_loss) (?P<loss>{NUMBER})\s*$",
     re.IGNORECASE,
 )
-_EVALUATED = note("eval", " val ")
 
 
 class _Log:
@@ -27,7 +26,7 @@ class _Log:
         if (found["split"] or "").lower() == "train":
             yield Reading(values={"step": int(found["step"]), "loss": loss}, alike=False)
         else:
-            yield _EVALUATED, {"step": found["step"], "loss": found["loss"]}
+            yield EVAL, {"step": found["step"], "loss": found["loss"]}
 
 
 FAMILY = Family(

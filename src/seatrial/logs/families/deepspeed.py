@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import END, EVAL, FACTS, Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER, quantity
 
 _STEP = re.compile(
@@ -45,9 +45,6 @@ _NODE = re.compile(
 _SPAWNED = re.compile(r"\[launch\.py:\d+:main\] process (?P<pid>\d{1,9}) spawned with command")
 _EXITED = re.compile(r"\[launch\.py:\d+:main\] Process (?P<pid>\d{1,9}) exits successfully")
 _LAUNCHER_WORDS = ("num_local_procs=", "spawned with command", "exits successfully")
-_END = note("end", "exits successfully")
-_PLANNED = note("facts", "Total Micro Batches", _EPOCH)
-_EVALUATED = note("eval", "ppl: ", _PERPLEXITY)
 
 
 class Exits:
@@ -73,11 +70,11 @@ class Exits:
         if pid in self._running:
             self._running.remove(pid)
             if not self._running:
-                yield _END, {}
+                yield END, {}
         elif self._of and len(self._nodes) == self._of:
             self._exited += 1
             if self._exited == sum(self._nodes.values()):
-                yield _END, {}
+                yield END, {}
 
 
 class _Log:
@@ -95,15 +92,15 @@ class _Log:
         if found := _ACCUMULATION.search(line):
             self._accumulation = int(found["steps"])
         if (found := _EPOCH.search(line)) and self._accumulation:  # which goes on from one epoch to the next
-            yield _PLANNED, {"planned_steps": int(found["epochs"]) * int(found["batches"]) // self._accumulation}
+            yield FACTS, {"planned_steps": int(found["epochs"]) * int(found["batches"]) // self._accumulation}
         evaluates, self._evaluates = self._evaluates, "Evaluating perplexity" in line
         if evaluates and (found := _PERPLEXITY.match(line)) and (perplexity := quantity(found["ppl"])):
-            yield _EVALUATED, {"loss": str(math.log(perplexity) if perplexity > 0 else math.nan)}
+            yield EVAL, {"loss": str(math.log(perplexity) if perplexity > 0 else math.nan)}
         if found := _OF_EPOCH.match(line):
-            yield _EVALUATED, {"loss": found["loss"]}
+            yield EVAL, {"loss": found["loss"]}
         for pattern, more_is_better in _JUDGED:
             if found := pattern.match(line):
-                yield _EVALUATED, self._judged(found, more_is_better=more_is_better)
+                yield EVAL, self._judged(found, more_is_better=more_is_better)
         yield from self._step(line)
         yield from self._exits(line)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import FACTS, Family, Found, Reading, loss_of, note
 from seatrial.logs.numbers import NUMBER, quantity
 
 _LINE = re.compile(
@@ -24,9 +24,7 @@ _BAR = re.compile(
     rf"\[[^\[\]]{{1,40}}, +(?:(?P<rate>[\d.,]+)(?P<per>it/s|s/it)|\?it/s), loss=(?P<loss>{NUMBER})\]",
     re.IGNORECASE,
 )
-_FIELDS = {"loss": Field(name="loss")}
 _SCALES = {"": 1, "k": 1000, "m": 1_000_000}
-_SAMPLED = note("facts", "Progress on:train ", _LINE)
 
 
 class _Log:
@@ -39,13 +37,12 @@ class _Log:
         for found in (*_LINE.finditer(line), *_BAR.finditer(line)):
             if not self._is_said:
                 self._is_said = True
-                yield _SAMPLED, {"by_block": True}
+                yield FACTS, {"by_block": True}
             values = {"step": round(float(found["n"]) * _SCALES[found["kilo"].lower()])}
             total = {} if found["of_kilo"] else {"total": round(float(found["of"]))}
             rate = quantity(found["rate"] or "") or 0.0
             pace = {"steps_per_second": rate if found["per"] == "it/s" else 1 / rate} if rate > 0 else {}
-            said = read_values([("loss", found["loss"])], _FIELDS).values
-            yield Reading(values={**values, **total, **pace, **said}, inferred=True)
+            yield Reading(values={**values, **total, **pace, **loss_of(found["loss"])}, inferred=True)
 
 
 FAMILY = Family(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import END, EVAL, FACTS, Family, Field, Found, Reading, loss_of, note, read_values
 from seatrial.logs.numbers import NUMBER, quantity
 
 FIELDS: Mapping[str, Field] = {
@@ -34,7 +34,6 @@ FIELDS: Mapping[str, Field] = {
     "throughput": Field(name="samples_per_second_total"),
 }
 
-_OWN: Mapping[str, Field] = {"loss": Field(name="loss")}
 # The names of a loss in a bar of one's own; of several the first, the loss of this step.
 _OWN_LOSSES = ("train_loss_step", "train/loss_step", "loss_step", "train_loss", "train/loss", "loss")
 
@@ -51,17 +50,9 @@ _OWN_BAR = re.compile(
     r"\[(?P<inside>[^\[\]]{0,1000}\bv_num=[^\[\]]{0,1000})\]"
 )
 _RATE = re.compile(r"([\d.]+)(it/s|s/it)")
-_VALIDATED = note("eval", "val_loss")
-_STOPPED = note(
-    "end",
-    "Trainer.fit` stopped: `max_",
-    r"Trainer\.fit` stopped: `max_(?P<what>steps|epochs)=(?P<count>\d{1,12})` reached",
-)
-
-
+_STOPPED = re.compile(r"Trainer\.fit` stopped: `max_(?P<what>steps|epochs)=(?P<count>\d{1,12})` reached")
 # The script goes on to its test where the training returned in order: behind its last epoch, whatever ended it.
-_DRAWN = note("facts", "v_num=")
-_TESTED = note("end", "Testing DataLoader 0: 100%|")
+_TESTED = "Testing DataLoader 0: 100%|"
 
 
 class _Log:
@@ -77,10 +68,10 @@ class _Log:
             if not self._is_old(bar):
                 yield from () if of_nemo else _read_own_bar(bar)
                 self._drawn = bar
-        for stopped in _STOPPED.pattern.finditer(line):
-            yield _STOPPED, {"planned_epochs": stopped["count"]} if self._is_whole(stopped) else {}
-        if _TESTED.literal in line and self._drawn and self._drawn["n"] == self._drawn["of"]:
-            yield _TESTED, {"planned_epochs": str(int(self._drawn["epoch"]) + 1)}
+        for stopped in _STOPPED.finditer(line):
+            yield END, {"planned_epochs": stopped["count"]} if self._is_whole(stopped) else {}
+        if _TESTED in line and self._drawn and self._drawn["n"] == self._drawn["of"]:
+            yield END, {"planned_epochs": str(int(self._drawn["epoch"]) + 1)}
 
     def _is_old(self, bar: re.Match[str]) -> bool:
         """True if this is still the bar of the epoch before, which is full and has the name of the next one already."""
@@ -125,9 +116,8 @@ def _read_own_bar(bar: re.Match[str]) -> Iterator[Found]:
         rate = next((found for part in parts if (found := _RATE.fullmatch(part.strip()))), None)
         pace = (quantity(rate[1]) or 0.0) if rate else 0.0
         speed = {"steps_per_second": pace if rate and rate[2] == "it/s" else 1 / pace} if pace > 0 else {}
-        said = read_values([("loss", pairs[name])], _OWN).values
-        yield _DRAWN, {"by_block": True}  # by the clock
-        yield Reading(values={"step": n, **speed, **said}, inferred=True, redrawn=True)
+        yield FACTS, {"by_block": True}  # it is drawn by the clock
+        yield Reading(values={"step": n, **speed, **loss_of(pairs[name])}, inferred=True, redrawn=True)
 
 
 def _read_line(found: re.Match[str]) -> Iterator[Found]:
@@ -156,7 +146,7 @@ def _found(
     values = {"step": step, **({} if total is None else {"total": total}), **read_values(own, FIELDS).values}
     yield Reading(values=values, inferred=inferred)
     validated = [text for name, text in pairs if name == "val_loss" and quantity(text) is not None]
-    yield from ((_VALIDATED, {"loss": text}) for text in validated[-1:])
+    yield from ((EVAL, {"loss": text}) for text in validated[-1:])
 
 
 _NOTES = (
@@ -185,6 +175,6 @@ FAMILY = Family(
     counted_from=0,
     last_is_total=True,
     custom_reader=_Log,
-    custom_words=("Epoch ", "Training epoch ", "Trainer.fit` stopped: `max_", _TESTED.literal),
+    custom_words=("Epoch ", "Training epoch ", "Trainer.fit` stopped: `max_", _TESTED),
     notes=_NOTES,
 )

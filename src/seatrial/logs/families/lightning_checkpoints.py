@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Found, Reading, note
+from seatrial.logs.grammar import END, EVAL, Family, Found, Reading
 from seatrial.logs.numbers import NUMBER
 
 _EPOCH = re.compile(
@@ -19,7 +19,6 @@ _EPOCH = re.compile(
     re.IGNORECASE,
 )
 _STOPPED = re.compile(r"Trainer\.fit` stopped: `max_epochs=(?P<epochs>\d{1,9})` reached")
-_EVALUATED, _END = note("eval", "reached"), note("end", "stopped")
 
 
 class _Log:
@@ -31,9 +30,9 @@ class _Log:
             self._epochs = int(found["epoch"]) + 1
             yield Reading(values={"step": int(found["step"])}, alike=False)
             if found["value"] and "loss" in found["name"].lower():
-                yield _EVALUATED, {"step": found["step"], "loss": found["value"]}
+                yield EVAL, {"step": found["step"], "loss": found["value"]}
         if (stopped := _STOPPED.search(line)) and int(stopped["epochs"]) == self._epochs:
-            yield _END, {"planned_epochs": stopped["epochs"]}
+            yield END, {"planned_epochs": stopped["epochs"]}
 
 
 FAMILY = Family(

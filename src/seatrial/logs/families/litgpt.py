@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import START, Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER
 
 _LINE = re.compile(
@@ -22,7 +22,6 @@ _LINE = re.compile(
 _FIELDS = {"loss": Field(name="loss"), "ms": Field(name="seconds", per=1000)}
 _MAX_STEPS = re.compile(r"\bmax_steps=(\d+)[,)]")
 _NEAR = 30  # lines that the arguments of the training are printed over
-_PLANNED = note("start", "max_steps=", _MAX_STEPS)
 
 
 class _Log:
@@ -37,7 +36,7 @@ class _Log:
         if self._lines_left:
             self._lines_left -= 1
             if planned := _MAX_STEPS.search(line):
-                yield _PLANNED, {"planned_steps": planned[1]}
+                yield START, {"planned_steps": planned[1]}
         for found in _LINE.finditer(line):
             pairs = [("loss", found["loss"]), *([("ms", found["ms"])] if found["iter"] == found["step"] else [])]
             yield Reading(values={"step": int(found["step"]), **read_values(pairs, _FIELDS).values})

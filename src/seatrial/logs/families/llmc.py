@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import END, Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER
 
 _SECONDS = Field(name="seconds", per=1000)
@@ -21,7 +21,6 @@ _TRAINED = re.compile(
     re.IGNORECASE,
 )
 _EVALUATED = note("eval", " tel:", rf"^s:(?P<step>\d{{1,12}}) tel:(?P<loss>{NUMBER})\s*$")
-_LAST = note("end", " tel:", _EVALUATED.pattern)
 _IN_MAIN_LOG = {"loss": Field(name="loss"), "lr": Field(name="learning_rate"), "norm": Field(name="grad_norm")}
 
 
@@ -37,7 +36,7 @@ class _MainLog:
         if found := _EVALUATED.pattern.match(line):
             step = int(found["step"])
             if self._every and step % self._every and step == self._trained + 1:
-                yield _LAST, {"planned_steps": step}
+                yield END, {"planned_steps": step}
             elif self._evaluated is not None and self._every is None and step > self._evaluated:
                 self._every = step - self._evaluated
             self._evaluated = step

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, note, stateless
+from seatrial.logs.grammar import START, Family, Field, Found, note, stateless
 from seatrial.logs.numbers import NUMBER
 
 _TFLOPS = Field(name="tflops_per_second_per_device")
@@ -36,8 +36,6 @@ _CONFIG_FACTS = {
 _MESH = re.compile(r"((?:ici|dcn)_\w+)_parallelism")
 _ENUM = re.compile(r"\w+\.([A-Z_]+)")  # "DatasetType.SYNTHETIC"
 
-_CONFIGURED = note("start", "Config param ", _CONFIG)
-
 
 def _read_config(line: str) -> Iterator[Found]:
     """A line of the configuration; the first one of a program says that it begins."""
@@ -47,10 +45,10 @@ def _read_config(line: str) -> Iterator[Found]:
     name, value = found.groups()
     enum = _ENUM.fullmatch(value)
     if axis := _MESH.fullmatch(name):
-        yield _CONFIGURED, {f"mesh__{axis[1]}": int(value)} if value.isdigit() and int(value) > 1 else {}
+        yield START, {f"mesh__{axis[1]}": int(value)} if value.isdigit() and int(value) > 1 else {}
     else:
         fact = _CONFIG_FACTS.get(name)
-        yield _CONFIGURED, {fact: enum[1].lower() if enum else value} if fact else {}
+        yield START, {fact: enum[1].lower() if enum else value} if fact else {}
 
 
 _SECONDS_AT = rf" (?P<seconds>{NUMBER}) seconds[^@]{{0,80}}@ \S{{1,400}}?/(?P<step>\d+)(?:/\S{{0,200}})?\.?\s*$"

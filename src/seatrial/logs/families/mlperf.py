@@ -25,7 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from seatrial.logs.grammar import Family, Found, Reading, note
+from seatrial.logs.grammar import END, EVAL, FACTS, START, Family, Found, Reading
+from seatrial.logs.numbers import json_number
 
 _MARK, _SYSTEM = ":::MLLOG", ":::SYSJSON"
 _MARK_06, _MARK_05 = ":::MLL ", ":::MLPv"
@@ -36,9 +37,6 @@ _LINE_05 = re.compile(
 )
 _AS_TEXT = re.compile(r"-?\d{1,6}(?:\.\d{1,20})?")  # a score that stands in quotes
 _DECODER = json.JSONDecoder()
-
-
-_START, _FACTS, _EVAL, _END = (note(means, _MARK) for means in ("start", "facts", "eval", "end"))
 
 # Key of a line → fact.
 _FACT_KEYS = {
@@ -54,48 +52,37 @@ _FACT_KEYS = {
 # The loss that an evaluation has to come down to, for logs that leave it out; "closed division" of
 # https://github.com/mlcommons/training_policies/blob/master/training_rules.adoc
 _TARGETS = {"llama2_70b_lora": 0.925, "llama31_8b": 3.3, "llama31_405b": 5.6, "gpt3": 2.69, "flux1": 0.586}
-# What decides where it is no loss: benchmark → metric ("" for the only one) → what it has to come to, in the closed
-# division; by the same rules, those of MLPerf HPC, and https://github.com/mlcommons/logging, which checks results.
-_AT_LEAST, _AT_MOST = "at least", "at most"
-_Scores = Mapping[str, Mapping[str, tuple[str, float]]]
+# What decides where it is no loss: benchmark → the score that it has to come to, in the closed division, or that of
+# each metric; by the same rules, those of MLPerf HPC, and https://github.com/mlcommons/logging, which checks results.
+_Scores = Mapping[str, float | Mapping[str, float]]
 _SCORES: _Scores = {
-    "bert": {"": (_AT_LEAST, 0.72)},
-    "cosmoflow": {"": (_AT_MOST, 0.124)},
-    "deepcam": {"": (_AT_LEAST, 0.82)},
-    "dlrm": {"": (_AT_LEAST, 0.8025)},
-    "dlrm_dcnv2": {"": (_AT_LEAST, 0.80275)},
-    "gnmt": {"": (_AT_LEAST, 24.0)},
-    "gnn": {"": (_AT_LEAST, 0.72)},
-    "oc20": {"": (_AT_MOST, 0.036)},
-    "resnet": {"": (_AT_LEAST, 0.759)},
-    "retinanet": {"": (_AT_LEAST, 0.34)},
-    "rgat": {"": (_AT_LEAST, 0.72)},
-    "rnnt": {"": (_AT_MOST, 0.058)},
-    "ssd": {"": (_AT_LEAST, 0.34)},
-    "stable_diffusion": {"FID": (_AT_MOST, 90.0), "CLIP": (_AT_LEAST, 0.15)},
-    "transformer": {"": (_AT_LEAST, 25.0)},
-    "unet3d": {"": (_AT_LEAST, 0.908)},
+    "bert": 0.72,
+    "cosmoflow": 0.124,
+    "deepcam": 0.82,
+    "dlrm": 0.8025,
+    "dlrm_dcnv2": 0.80275,
+    "gnmt": 24.0,
+    "gnn": 0.72,
+    "oc20": 0.036,
+    "resnet": 0.759,
+    "retinanet": 0.34,
+    "rgat": 0.72,
+    "rnnt": 0.058,
+    "ssd": 0.34,
+    "stable_diffusion": {"FID": 90.0, "CLIP": 0.15},
+    "transformer": 25.0,
+    "unet3d": 0.908,
 }
+_LESS_IS_BETTER = {"cosmoflow", "oc20", "rnnt", "FID"}
 # Those of rules that a line names.
 _SCORES_BY_RULES: Mapping[str, _Scores] = {
-    "0.5": {
-        "gnmt": {"": (_AT_LEAST, 21.8)},
-        "ncf": {"": (_AT_LEAST, 0.635)},
-        "resnet": {"": (_AT_LEAST, 0.749)},
-        "ssd": {"": (_AT_LEAST, 0.212)},
-        "transformer": {"": (_AT_LEAST, 25.0)},
-    },
-    "0.6": {
-        "gnmt": {"": (_AT_LEAST, 24.0)},
-        "resnet": {"": (_AT_LEAST, 0.759)},
-        "ssd": {"": (_AT_LEAST, 0.23)},
-        "transformer": {"": (_AT_LEAST, 25.0)},
-    },
+    "0.5": {"gnmt": 21.8, "ncf": 0.635, "resnet": 0.749, "ssd": 0.212, "transformer": 25.0},
+    "0.6": {"gnmt": 24.0, "resnet": 0.759, "ssd": 0.23, "transformer": 25.0},
 }
 # Later lines name no rules. The time tells which ones there were: up to it (in UTC) → what was lower than it is now.
 _SCORES_BEFORE: Sequence[tuple[float, _Scores]] = (
-    (datetime(2021, 1, 1, tzinfo=UTC).timestamp(), {"bert": {"": (_AT_LEAST, 0.712)}, "ssd": {"": (_AT_LEAST, 0.23)}}),
-    (datetime(2022, 1, 1, tzinfo=UTC).timestamp(), {"ssd": {"": (_AT_LEAST, 0.23)}}),  # the model of that time
+    (datetime(2021, 1, 1, tzinfo=UTC).timestamp(), {"bert": 0.712, "ssd": 0.23}),
+    (datetime(2022, 1, 1, tzinfo=UTC).timestamp(), {"ssd": 0.23}),  # the model of that time
 )
 _BLEU = {"gnmt", "transformer"}  # in percent; some programs print a fraction
 _TRANSLATION = "transformer"
@@ -166,25 +153,25 @@ class _Log:
             self._benchmark = found.get("benchmark", self._benchmark)
             yield from self._read(found)
         if (at := line.find(_SYSTEM)) >= 0 and (found := _decoded(line, at + len(_SYSTEM))):
-            yield _FACTS, dict(_devices(found))
+            yield FACTS, dict(_devices(found))
 
     def _read(self, found: Mapping[str, Any]) -> Iterator[Found]:
         key, value, metadata = found.get("key"), found.get("value"), found.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        milliseconds = _number(found.get("time_ms"))
+        milliseconds = json_number(found.get("time_ms"))
         time = {"time": milliseconds / 1000} if milliseconds else {}  # 0 is the time of a line that was added later
         match key:
             case "init_start":
                 self._running = True
-                yield _START, time
+                yield START, time
             case "run_start":
                 self._running = True
                 self._forget()
                 self._began = time.get("time")
                 if self._rules == "0.5":  # which have no other line that a program begins with
-                    yield _START, time
-                    yield _FACTS, {"model": self._benchmark, **self._implied("submission_benchmark")}
-                yield _FACTS, {**time, **({"run_start_seconds": time["time"]} if time else {})}
+                    yield START, time
+                    yield FACTS, {"model": self._benchmark, **self._implied("submission_benchmark")}
+                yield FACTS, {**time, **({"run_start_seconds": time["time"]} if time else {})}
             case "run_stop":
                 yield from self._end_of_run(metadata, time)
             case "block_start":
@@ -200,20 +187,20 @@ class _Log:
             case "eval_accuracy" | "eval_error" | "eval_loss":
                 metadata = {**metadata, **self._epochs_done(found)}
                 yield from self._evaluation(_Evaluation(metadata, value, time, is_loss=key == "eval_loss"))
-            case "train_epoch" if (epoch := _number(value)) is not None:
+            case "train_epoch" if (epoch := json_number(value)) is not None:
                 self._epoch = epoch
                 self._counted_from = epoch if self._counted_from is None else self._counted_from
             case "train_samples":
-                self._train_samples = _number(value) or 0.0
+                self._train_samples = json_number(value) or 0.0
                 yield from self._place(time)
             case "submission_division":
                 self._is_open = value == "open"
             case str() if key in _FACT_KEYS and isinstance(value, (str, int, float)):
                 self._learn(key, value)
                 said = {} if self._counts_epochs and key in _OF_STEPS else {_FACT_KEYS[key]: value}
-                yield _FACTS, {**time, **self._implied(key), **said}
+                yield FACTS, {**time, **self._implied(key), **said}
             case "opt_learning_rate_training_steps":
-                self._planned = _number(value) or 0.0
+                self._planned = json_number(value) or 0.0
 
     @property
     def _counts_epochs(self) -> bool:
@@ -224,26 +211,24 @@ class _Log:
         """How many epochs an evaluation by v0.5 follows, whose line says the last one's number, or nothing."""
         if self._rules != "0.5":
             return {}
-        epoch = _number(found.get("epoch")) if "epoch" in found else self._epoch
+        epoch = json_number(found.get("epoch")) if "epoch" in found else self._epoch
         return {} if epoch is None else {"epoch_num": epoch + (0 if self._counted_from else 1)}
 
-    def _targets(self, time: float | None) -> Mapping[str, tuple[str, float]]:
-        """The targets of the benchmark's metrics by the rules of that time."""
+    def _targets(self, time: float | None) -> Mapping[str, float]:
+        """The targets of the benchmark's metrics by the rules of that time; "" is the name of the only one."""
         if self._rules:
-            return _SCORES_BY_RULES.get(self._rules, {}).get(self._benchmark, {})
-        earlier = (
-            scores[self._benchmark]
-            for until, scores in _SCORES_BEFORE
-            if time is not None and time < until and self._benchmark in scores
-        )
-        return next(earlier, _SCORES.get(self._benchmark, {}))
+            tables = [_SCORES_BY_RULES.get(self._rules, {})]
+        else:
+            tables = [*(scores for until, scores in _SCORES_BEFORE if time is not None and time < until), _SCORES]
+        target = next((scores[self._benchmark] for scores in tables if self._benchmark in scores), {})
+        return target if isinstance(target, Mapping) else {"": target}
 
     def _learn(self, key: str, value: str | float) -> None:
         match key:
             case "global_batch_size":
-                self._batch = _number(value) or 0.0
+                self._batch = json_number(value) or 0.0
             case "max_sequence_length":
-                self._sequence = _number(value) or 0.0
+                self._sequence = json_number(value) or 0.0
             case "submission_benchmark":
                 self._benchmark = str(value)
             case "target_accuracy":
@@ -265,19 +250,16 @@ class _Log:
         step, tells_loss = self._steps(metadata), any(name in value for name in _LOSSES)
         if not self._running or step is None:
             return
-        samples_per_second = _number(value.get("throughput"))
-        figures = {
-            "seconds": _number(value.get("train_step_time", value.get("train_step_timing in s"))),
-            "samples_per_second_total": samples_per_second and samples_per_second / self._tokens(),
-        }
-        self._figures |= {name: number for name, number in figures.items() if number is not None}
+        samples_per_second = json_number(value.get("throughput"))
+        self._figures |= _known(
+            seconds=json_number(value.get("train_step_time", value.get("train_step_timing in s"))),
+            samples_per_second_total=samples_per_second and samples_per_second / self._tokens(),
+        )
         if tells_loss:
             self._tells_losses = True
-            own = {
-                "loss": next((n for name in _LOSSES if (n := _number(value.get(name))) is not None), None),
-                "learning_rate": _number(value.get("lr", metadata.get("lr"))),
-            }
-            yield from self._step(step, time, {name: number for name, number in own.items() if number is not None})
+            loss = next((n for name in _LOSSES if (n := json_number(value.get(name))) is not None), None)
+            rate = json_number(value.get("lr", metadata.get("lr")))
+            yield from self._step(step, time, _known(loss=loss, learning_rate=rate))
         elif self._figures:
             yield from self._without_loss(step, time)
 
@@ -285,11 +267,11 @@ class _Log:
         """The end, with the time since `run_start`: of several lines that say so, the first is when it was."""
         if self._running:
             stopped, began = time.get("time"), self._began
-            self._seconds = stopped - began if stopped is not None and began is not None and stopped > began else None
+            took = stopped - began if stopped is not None and began is not None else 0.0
+            self._seconds = round(took, 3) if took > 0 else None  # as exact as `time_ms`
         self._running = False
         if reason := _REASONS.get(str(metadata.get("status"))):
-            took = {} if self._seconds is None else {"run_seconds": round(self._seconds, 3)}  # as exact as `time_ms`
-            yield _END, {**time, "reason": reason, **took}
+            yield END, {**time, "reason": reason, **_known(run_seconds=self._seconds)}
 
     def _end_of_block(self, metadata: Mapping[str, Any], time: Mapping[str, float]) -> Iterator[Found]:
         """The last step of a block, with the mean speed of the block if the log does not tell it."""
@@ -322,42 +304,42 @@ class _Log:
 
     def _evaluated(self, step: int, found: _Evaluation) -> Found:
         said: dict[str, Any] = {**found.time, "step": step}
-        if not found.is_loss and (metrics := self._targets(found.time.get("time"))):
-            return _EVAL, {
-                **said,
-                **self._score(step, str(found.metadata.get("metric")), _number(found.value), metrics),
-            }
+        if not found.is_loss and (targets := self._targets(found.time.get("time"))):
+            metric = str(found.metadata.get("metric"))
+            return EVAL, {**said, **self._score(step, metric, json_number(found.value), targets)}
         is_score = not found.is_loss and (self._rules or _NO_LOSS.search(self._benchmark))
-        loss = None if is_score else _number(found.value)
-        return _EVAL, {**said, **({} if loss is None else {"loss": loss})}
+        loss = None if is_score else json_number(found.value)
+        return EVAL, {**said, **_known(loss=loss)}
 
-    def _score(
-        self, step: int, metric: str, value: float | None, metrics: Mapping[str, tuple[str, float]]
-    ) -> Mapping[str, Any]:
+    def _score(self, step: int, metric: str, value: float | None, targets: Mapping[str, float]) -> Mapping[str, Any]:
         """The score of an evaluation and its distance from the target; nothing until all metrics are known."""
         if value is not None and self._benchmark in _BLEU:
             self._best = max(self._best, value)
             value = 100 * value if self._best <= 1 and not self._rules else value
         before = self._scored[1] if self._scored[0] == step else {}
-        found = {**before, metric if metric in metrics else "": math.nan if value is None else value}
+        found = {**before, metric if metric in targets else "": math.nan if value is None else value}
         self._scored = (step, found)
-        if not metrics.keys() <= found.keys():
+        if not targets.keys() <= found.keys():
             return {}
+        less = {name for name in targets if (name or self._benchmark) in _LESS_IS_BETTER}
         short = [
-            (target - found[name] if way == _AT_LEAST else found[name] - target) / target
-            for name, (way, target) in metrics.items()
+            (found[name] - target if name in less else target - found[name]) / target
+            for name, target in targets.items()
         ]
         self._has_reached |= all(each <= 0 for each in short)
         if self._is_open and not self._has_reached and all(map(math.isfinite, short)):
             return {}
-        told = (f"{name or 'score'} {found[name]:.4g} ({way} {target:g})" for name, (way, target) in metrics.items())
+        told = (
+            f"{name or 'score'} {found[name]:.4g} ({'at most' if name in less else 'at least'} {target:g})"
+            for name, target in targets.items()
+        )
         return {"score": ", ".join(told), "shortfall": max(short) if all(map(math.isfinite, short)) else math.nan}
 
     def _without_loss(self, step: int, time: Mapping[str, float]) -> Iterator[Found]:
         """A step by which the log shows how far it came; if it tells losses, its steps are those that have one."""
         if self._running and not self._tells_losses and step > self._last:
             if not self._last:
-                yield _FACTS, {**time, "by_block": True}
+                yield FACTS, {**time, "by_block": True}
             yield from self._step(step, time, {})
 
     def _step(self, step: int, time: Mapping[str, float], figures: Mapping[str, float]) -> Iterator[Found]:
@@ -367,12 +349,12 @@ class _Log:
     def _steps(self, metadata: Mapping[str, Any]) -> int | None:
         """The step of a line; None without a batch size that tells it."""
         if self._counts_epochs:
-            epochs = _number(metadata.get("epoch_num"))
+            epochs = json_number(metadata.get("epoch_num"))
             return None if epochs is None else _whole(epochs)
-        if (steps := _number(metadata.get("step_num"))) is not None:
+        if (steps := json_number(metadata.get("step_num"))) is not None:
             return _whole(steps)
         name, samples = next(
-            ((name, n) for name in _SAMPLES if (n := _number(metadata.get(name))) is not None), ("", None)
+            ((name, n) for name in _SAMPLES if (n := json_number(metadata.get(name))) is not None), ("", None)
         )
         if name == "epoch_num" and samples is not None and samples < self._batch:  # epochs indeed, not samples
             if samples <= self._planned < samples * self._train_samples / self._batch:
@@ -384,7 +366,7 @@ class _Log:
 
     def _steps_at_block(self, metadata: Mapping[str, Any]) -> int | None:
         """The steps at the border of a block: where both are given, the samples are those of the block alone."""
-        if "samples_count" in metadata and (step := _number(metadata.get("step"))) is not None:
+        if "samples_count" in metadata and (step := json_number(metadata.get("step"))) is not None:
             return _whole(step)
         return self._steps(metadata)
 
@@ -443,21 +425,13 @@ def _value(line: str, at: int) -> Any:
 
 def _decoded(line: str, at: int) -> Mapping[str, Any] | None:
     """The object behind the mark; None for one that was cut or broken."""
-    try:
-        found, _ = _DECODER.raw_decode(line, at + len(line[at:]) - len(line[at:].lstrip()))
-    except (ValueError, RecursionError):
-        return None
+    found = _value(line, at + len(line[at:]) - len(line[at:].lstrip()))
     return found if isinstance(found, dict) else None
 
 
-def _number(value: Any) -> float | None:
-    """A number of the JSON; strings and lists are none, nor are true and false."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None
+def _known(**values: float | None) -> dict[str, float]:
+    """Those of some values that are known."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _whole(number: float) -> int | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import END, EVAL, FACTS, Family, Found, Reading, loss_of, note
 from seatrial.logs.numbers import NUMBER
 
 _LINE = re.compile(
@@ -23,14 +23,9 @@ _LINE = re.compile(
     re.IGNORECASE,
 )
 MOST_TIMES = 16  # steps that one rank may be behind another
-_FIELDS = {"loss": Field(name="loss")}
-_EVAL = note("eval", "val_loss:", _LINE)
-_STOPPED = note(
-    "end",
-    "stopping_early: ",
-    r"\bstopping_early: wallclock_cap train_time:\d{1,15}(?:\.\d{1,6})?m?s step:(?P<step>\d{1,12})/\d{1,12}\s*$",
+_STOPPED = re.compile(
+    r"\bstopping_early: wallclock_cap train_time:\d{1,15}(?:\.\d{1,6})?m?s step:(?P<step>\d{1,12})/\d{1,12}\s*$"
 )
-_SAMPLED = note("facts", "val_loss:", _LINE)
 
 
 class _Log:
@@ -42,23 +37,25 @@ class _Log:
         self._only_evaluates = True  # so far
 
     def __call__(self, line: str) -> Iterator[Found]:
-        if stopped := _STOPPED.pattern.search(line):
-            yield _STOPPED, {"reason": "time_spent", "steps": stopped["step"]}
+        if stopped := _STOPPED.search(line):
+            yield END, {"reason": "time_spent", "steps": stopped["step"]}
         for found in _LINE.finditer(line):
             step, ms = int(found["step"]), float(found["time"]) * (1 if found["unit"] == "ms" else 1000)
-            if found["of"] == "val":
-                yield _EVAL, {"step": step, "loss": found["loss"]}
-            self._only_evaluates &= found["of"] == "val"
-            if found["of"] != "val" or (self._only_evaluates and self._evaluated is not None):
-                before = self._evaluated if self._only_evaluates and self._evaluated is not None else step - 1
-                if self._only_evaluates and before <= step - before:  # else the log's beginning is gone
-                    yield _SAMPLED, {"by_block": True}  # steps between two evaluations are in no line
+            evaluates = found["of"] == "val"
+            if evaluates:
+                yield EVAL, {"step": step, "loss": found["loss"]}
+            self._only_evaluates &= evaluates
+            evaluated = self._evaluated if self._only_evaluates else None
+            if not evaluates or evaluated is not None:
+                before = step - 1 if evaluated is None else evaluated
+                if evaluated is not None and before <= step - before:  # else the log's beginning is gone
+                    yield FACTS, {"by_block": True}  # steps between two evaluations are in no line
                 elapsed = (ms - self._times.get(before, ms if before else 0)) / max(1, step - before)
                 values = {"step": step, "total": int(found["total"])}
                 seconds = {"seconds": elapsed / 1000} if elapsed > 0 else {}
-                trained = read_values([("loss", found["loss"] or "")] if found["of"] != "val" else [], _FIELDS).values
+                trained = {} if evaluates else loss_of(found["loss"] or "")
                 yield Reading(values={**values, **seconds, **trained})
-            if found["of"] == "val":
+            if evaluates:
                 self._evaluated = step
             self._times = {**dict(list(self._times.items())[-MOST_TIMES:]), step: ms}
 

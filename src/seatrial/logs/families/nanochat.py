@@ -12,6 +12,8 @@ import re
 from seatrial.logs.grammar import Family, Field, note
 from seatrial.logs.numbers import NUMBER
 
+DONE = re.compile(r"(?:^|\s)Total training time: [\d.]+m\s*$")
+
 FAMILY = Family(
     name="nanochat",
     anchors=("step ", "| loss: ", "| dt: ", "| tok/sec: "),
@@ -35,6 +37,6 @@ FAMILY = Family(
         note("checkpoint", "Saved model ", r"Saved model (?:parameters|file) to: \S*/model_(?P<step>\d+)\.pt\s*$"),
         note("checkpoint", "Resuming optimization from step ",
              r"Resuming optimization from step (?P<step>[1-9]\d{0,11})\s*$", action="restore"),
-        note("end", "Total training time: ", r"(?:^|\s)Total training time: [\d.]+m\s*$"),
+        note("end", "Total training time: ", DONE),
     ),
 )  # fmt: skip

@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterator
 
 from seatrial.logs.families import nanochat
-from seatrial.logs.grammar import Family, Found, Reading, note, read_values
+from seatrial.logs.grammar import END, Family, Found, Reading, read_values
 
 _STEP = re.compile(r"\bstep (?P<step>\d{1,12}) \(\d{1,3}\.\d+%\) \| (?=loss: )")
 _OF_BASE = re.compile(r"\bstep \d+/\d+ \(")
-_END = note("end", "Total training time: ", r"(?:^|\s)Total training time: [\d.]+m\s*$")
 
 
 class _Log:
@@ -33,8 +32,8 @@ class _Log:
                 yield Reading(values={"step": int(found["step"]), **values}, alike=False)
         elif _OF_BASE.search(line):
             self._is_own = False
-        elif self._is_own and _END.pattern.search(line):
-            yield _END, {"planned_epochs": "1"}
+        elif self._is_own and nanochat.DONE.search(line):
+            yield END, {"planned_epochs": "1"}
 
 
 FAMILY = Family(

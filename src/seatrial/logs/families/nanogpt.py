@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, note
+from seatrial.logs.grammar import START, Family, Field, Found, note
 from seatrial.logs.numbers import NUMBER
 
 _OVERRIDING = re.compile(r"Overriding: max_iters = (\d+)\s*$")
 _OF_A_FILE = re.compile(r"\s*max_iters\s*=\s*(\d+)\s*(?:#.*)?$")
-_CONFIGURED = note("start", "max_iters", _OVERRIDING)
 # Four decimals, or it was cut.
 _LOSS = r"\d+\.\d{4}\b|nan\b|inf\b"
 _UNIT = r"(?: BPC)?"  # bits per character, in forks
@@ -32,7 +31,7 @@ class _Configuration:
             self._prints_file = True
         found = _OVERRIDING.search(line) or (_OF_A_FILE.match(line) if self._prints_file else None)
         if found:
-            yield _CONFIGURED, {"planned_steps": int(found[1]) + 1}
+            yield START, {"planned_steps": int(found[1]) + 1}
 
 
 FAMILY = Family(

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, note, stateless
+from seatrial.logs.grammar import START, Family, Field, Found, note, stateless
 from seatrial.logs.numbers import NUMBER
 
 # A number is whole if there is something behind it: a blank or its unit. At the end of a line, tflops needs both of its
@@ -23,7 +23,6 @@ _TOKENS = Field(name="tokens_per_second_per_device")
 
 _MESH_SIZES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep)=(\d+)")
 _MESH_LISTS = re.compile(r"device mesh with (\[[^\]]{0,200}\]), \[([\d, ]{1,100})\]")
-_OF_THE_MESH = note("start", "device mesh with ", _MESH_LISTS)
 
 
 def _read_mesh(line: str) -> Iterator[Found]:
@@ -36,7 +35,7 @@ def _read_mesh(line: str) -> Iterator[Found]:
     devices = math.prod(size for name, size in sizes.items() if name != "ep")
     if devices:
         mesh = {f"mesh__{name}": size for name, size in sizes.items() if size > 1}
-        yield _OF_THE_MESH, {**mesh, **({"num_devices": devices} if sizes else {})}
+        yield START, {**mesh, **({"num_devices": devices} if sizes else {})}
 
 
 _NOTES = (

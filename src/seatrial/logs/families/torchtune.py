@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import FACTS, Family, Field, Found, Reading, loss_of, note
 from seatrial.logs.numbers import NUMBER
 
 _BAR = re.compile(
@@ -18,7 +18,6 @@ _BAR = re.compile(
     re.IGNORECASE,
 )
 _EPOCHS = re.compile(r"\s*epochs: (\d{1,6})\s*$")
-_PLANNED = note("facts", "|Loss: ", _BAR)
 
 
 class _Log:
@@ -36,11 +35,9 @@ class _Log:
             if drawn["of"] and int(drawn["of"]) != self._of:
                 self._of = int(drawn["of"])
                 if self._epochs:
-                    yield _PLANNED, {"planned_steps": self._epochs * self._of}
+                    yield FACTS, {"planned_steps": self._epochs * self._of}
             if not self._has_lines:
-                yield Reading(
-                    values={"step": int(drawn["step"]), **read_values([("loss", drawn["loss"])], FAMILY.fields).values}
-                )
+                yield Reading(values={"step": int(drawn["step"]), **loss_of(drawn["loss"])})
 
 
 FAMILY = Family(

@@ -16,7 +16,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import END, EVAL, FACTS, RESTORE, Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER, quantity
 from seatrial.logs.rounding import relative_rounding
 
@@ -48,12 +48,7 @@ _PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d{{1,15}}))?'?(?=,|$)"
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d{1,15})/(\d{1,15}) \[(?:(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<)?")
 _NO_DESCRIPTION = re.compile(r"(?:^|[\]}]:?|(?:^|\s)\d+:)\s*$")  # other bars say what they count: "Map:  50%|"
 
-EVAL = note("eval", "'eval_loss'", _DICT)
-END = note("end", "'train_runtime'", _DICT)
 _START = note("start", "Total optimization steps", r"Total optimization steps = (?P<planned_steps>\d[\d,]{0,20})")
-_COUNTED = note("facts", "{'loss': ", _DICT)
-_RESUMED = note("checkpoint", "%|", _BAR, action="restore")
-POLICY = note("facts", "'reward': ", _DICT)
 
 
 def objective_of(row: Container[str]) -> Mapping[str, str]:
@@ -116,7 +111,7 @@ class _Log:
         if self._resumed is None or step < (self._step or 0):
             self._resumed = _Resumed()
         if mark[4] and (known := self._resumed.at(step, _seconds(mark))) is not None:
-            yield _RESUMED, {"step": str(known)}
+            yield RESTORE, {"step": str(known)}
         self._step = step
 
     def finish(self) -> Iterator[Found]:
@@ -143,7 +138,7 @@ class _Log:
         elif "loss" in pairs:
             if self._of_policy or REWARD in pairs:
                 self._of_policy = True
-                yield POLICY, objective_of(pairs)
+                yield FACTS, objective_of(pairs)
             total = int(named[3]) if named and named[3] else self._total
             said = _Said(pairs, own, total, self._step)
             if own is None and self._step is not None and not self._is_late:
@@ -188,7 +183,7 @@ class _Log:
         elif step is None and (self._is_late or self._step is None):
             epoch = quantity(said.pairs.get("epoch", ""))
             self._lines += 1
-            yield _COUNTED, {"lines_counted": True}
+            yield FACTS, {"lines_counted": True}
             if epoch is not None:
                 values["epoch"] = epoch
             yield Reading(values={"step": self._lines, **of, **values}, inferred=True)

@@ -10,18 +10,17 @@ import re
 from collections.abc import Iterator
 
 from seatrial.logs.families import verl
-from seatrial.logs.grammar import Family, Field, Found, note, stateless
+from seatrial.logs.grammar import FACTS, Family, Field, Found, note, stateless
 from seatrial.logs.numbers import NUMBER
 
 _DRAWN = re.compile(
     r"(?:^|\s)Epoch \d{1,6}/(?P<epochs>\d{1,6}): +\d{1,3}%\|[^|]{0,300}\| *\d{1,9}/(?P<steps>[1-9]\d{0,8}) \["
 )
-_PLANNED = note("facts", "%|", _DRAWN)
 
 
 def _read(line: str) -> Iterator[Found]:
     for drawn in _DRAWN.finditer(line):
-        yield _PLANNED, {"planned_by__verl_sft": int(drawn["epochs"]) * int(drawn["steps"])}
+        yield FACTS, {"planned_by__verl_sft": int(drawn["epochs"]) * int(drawn["steps"])}
 
 
 FAMILY = Family(
