@@ -90,7 +90,7 @@ class Watch:
         if self.means.phase == "waiting" and time.monotonic() - self._events_at > EVENTS_SECONDS:
             self._events_at = time.monotonic()
             self._events = self._others("events", "--field-selector=type=Warning")
-            self.seen = read([*objects, *self._events])
+            self.seen = read([*objects, *self._events, *more])
         if not self._cancelled and self._means(seen).fault and self._means(seen).phase == "over":
             self._telling = seen
         self._note_nodes(seen)
