@@ -21,14 +21,14 @@ TELLING = 4  # different values, to tell how many decimals are printed
 
 
 def only_finite(values: Values) -> Values:
-    """The values that are known: those that are numbers."""
+    """The values without NaN, which stands for what is not known, and without what is infinite."""
     return values[np.isfinite(values)]
 
 
 def median_of_finite(values: Values) -> float | None:
-    """The median of the values that are known; None without any."""
-    known = only_finite(values)
-    return float(np.median(known)) if len(known) else None
+    """The median of the finite values; None without any."""
+    finite = only_finite(values)
+    return float(np.median(finite)) if len(finite) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,8 +38,7 @@ def stride_of(record: Record) -> int:
         return told
     if _all_are_there(steps):
         return 1
-    gaps = [after - before for before, after in pairwise(steps)]
-    stride = median_low(gaps)
+    gaps, stride = [after - before for before, after in pairwise(steps)], lines_apart(steps)
     # The last line, of the end of the run, may come sooner.
     but_for_last = len(gaps) >= REGULAR_GAPS and {*gaps[:-1]} == {stride} and gaps[-1] < stride
     return stride if gaps.count(stride) >= REGULAR_GAPS or but_for_last else 1

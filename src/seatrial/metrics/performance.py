@@ -290,11 +290,8 @@ def _speed(
     if window is None:
         return dict.fromkeys(SPEEDS, "no step has a time")
     times = window.summary
-    if not window.believable:
-        many = (
-            f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {BEYOND_PEAK}"
-        )
-        return dict.fromkeys(SPEEDS, many)
+    if window.impossible:
+        return dict.fromkeys(SPEEDS, f"{window.impossible} steps would have needed more than 100% {BEYOND_PEAK}")
     found: dict[str, Estimate | str] = {
         **dict.fromkeys(SPEEDS, "the log does not give it, nor what it could be computed from"),
         "mfu": _no_mfu(setup),

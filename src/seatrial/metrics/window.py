@@ -137,17 +137,16 @@ class Lines:
 
 
 class Window(NamedTuple):
-    """The chosen steps with their times, how they were chosen, and how many of all are beyond what is possible.
+    """The chosen steps with their times, and how they were chosen.
 
-    `undisturbed` are all steps that nothing but a warm-up sets apart.
+    `undisturbed` are all steps that nothing but a warm-up sets apart. `impossible`: "12 of 40", where so many steps
+    cannot have been done in their time that the times are not to be believed.
     """
 
     chosen: Lines
     undisturbed: Lines
     summary: StepTimes
-    num_impossible: int
-    num_of_attempt: int
-    believable: bool
+    impossible: str
 
 
 def measure_window(
@@ -177,6 +176,7 @@ def measure_window(
     if choice is None:
         return None
     of = f" of attempt {number + 1} of {len(attempts)}" if len(attempts) > 1 else ""
+    num_steps = len(lines if choose else sorted_out.counted)
     means = f" Each line of the log is the mean of {stride} steps." if stride > 1 else ""
     return Window(
         chosen=choice.kept,
@@ -184,9 +184,7 @@ def measure_window(
         summary=_summary(
             choice, statistic, policy=policy, rule=choice.rule.format(of=of) + means, attempt=number + 1, stride=stride
         ),
-        num_impossible=len(sorted_out.impossible),
-        num_of_attempt=len(sorted_out.counted if choose is None else lines),
-        believable=sorted_out.believable,
+        impossible="" if sorted_out.believable else f"{len(sorted_out.impossible)} of {num_steps}",
     )
 
 
