@@ -35,8 +35,8 @@ _LARGEST = 1 << 62
 class Steps(Sequence[Step]):
     """Steps of one process, in their order; `places` says where in the recording each of them stands.
 
-    What none of them reports has no column, of the fields or of the names in `Step.reported`. Whoever iterates over
-    them has their events kept; `events` does not, nor do the columns.
+    A field, or a name in `Step.reported`, that none of them has gets no column. Iterating keeps the events that it
+    makes; `events` and the columns do not.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Steps(Sequence[Step]):
 
     @classmethod
     def following(cls, parts: Sequence[Steps]) -> Steps:
-        """The steps of all of these of one process, a part after the other."""
+        """The steps of one process from several parts, one part after the other."""
         if len(parts) == 1:
             return parts[0]
         fields = _joined([part._fields for part in parts], list(map(len, parts)))
@@ -147,7 +147,7 @@ class Steps(Sequence[Step]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What else is reported of some of the steps, in `Step.reported`."""
+        """The names in `Step.reported` that some of the steps have."""
         return tuple(self._reported)
 
     @property
@@ -160,7 +160,7 @@ class Steps(Sequence[Step]):
         return self._values(self._fields.get(name))
 
     def has(self, name: str) -> NDArray[np.bool_]:
-        """Of which of the steps a field is known."""
+        """Which of the steps have a field."""
         return self._known(self._fields.get(name))
 
     def reported(self, name: str) -> Numbers:
@@ -168,7 +168,7 @@ class Steps(Sequence[Step]):
         return self._values(self._reported.get(name))
 
     def reports(self, name: str) -> NDArray[np.bool_]:
-        """Of which of the steps there is this figure."""
+        """Which of the steps report this figure."""
         return self._known(self._reported.get(name))
 
     def _values(self, column: Column | None) -> Numbers:
@@ -200,14 +200,14 @@ class Steps(Sequence[Step]):
 
 
 def median(values: Numbers) -> float:
-    """`np.median` of some values; of few, as each of thousands of ranks has them, that takes several times as long."""
+    """`np.median`, but several times as fast for few values, as each of thousands of ranks has them."""
     ordered = np.sort(values)  # NaN comes last
     low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
     return math.nan if math.isnan(ordered[-1]) else (low + high) / 2
 
 
 def shared(some: Column, others: Column) -> tuple[Places, Places]:
-    """The places of the steps that two processes have, by their numbers, in the one and in the other."""
+    """The places, in the one process and in the other, of the steps that both have, by their numbers."""
     if np.array_equal(some, others):  # as they nearly always are, which is found out in no time
         places = np.arange(len(some))
         return places, places

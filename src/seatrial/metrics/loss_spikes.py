@@ -89,7 +89,7 @@ def _first(flags: NDArray[np.bool_]) -> int:
 
 
 def _bursts(losses: Values) -> list[int]:
-    """Places of a short record whose loss is far above a lower one before: `BURST` is seven times as perplexed."""
+    """Places in a short record where the loss is far above a lower one before; `BURST` is 7 times the perplexity."""
     if len(losses) >= 2 * MIN_STEPS_FOR_TREND:
         return []
     lowest = np.minimum.accumulate(np.concatenate([[math.inf], losses[:-1]]))

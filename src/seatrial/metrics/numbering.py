@@ -30,7 +30,7 @@ def lines_apart(steps: Sequence[int]) -> int:
 
 
 def stride_of(record: Record) -> int:
-    """Every how many steps there is one: another trainer's log may report every n-th, if it does so regularly."""
+    """Every how many steps the record has one: another trainer's log may report every n-th, if it does so regularly."""
     steps = record.steps.numbers
     if record.from_own_trainer or not steps:
         return 1

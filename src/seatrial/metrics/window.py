@@ -112,7 +112,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Lines:
-    """Steps and the time of each. What it is in is of no matter here, as long as it is proportional to seconds."""
+    """Steps and the time of each, in a unit that is of no matter here: it is proportional to seconds."""
 
     steps: Steps
     times: Values

@@ -115,7 +115,7 @@ def _target(
 
 
 def _not_got(dropped: Sequence[str]) -> list[str]:
-    """That the run was another one than the target is for."""
+    """The keys without which this was not the run that the target is for."""
     names = ", ".join(dropped[:SHOWN]) + (f" and {len(dropped) - SHOWN} more" if len(dropped) > SHOWN else "")
     return [f"the engine did not get {names}, which may change speed and memory"] if dropped else []
 
