@@ -155,14 +155,16 @@ def measure_performance(
     )  # fmt: skip
     steps = window.chosen.steps if window else NO_STEPS
     times = window.chosen.times if window else np.array([])
-    counted = _counted_flops(window, setup.tokens_per_device, clock)
+    counted = _counted_flops(steps, times, setup.tokens_per_device if clock.in_seconds else None)
     shifts, drift = _course(window)
     recognised = flops.recognise(counted, spec.model, spec.batch.sequence_length) if counted and spec else None
     convention = convention or (recognised.convention if recognised else flops.DEFAULT_CONVENTION)
-    own_figures = _own_figures(window)
-    found = _speed(window, clock, own_figures, setup, setup.flops_per_token(convention))
-    if window is None:
-        found |= _of_the_whole_run(main.totals, setup, setup.flops_per_token(convention))
+    flops_per_token = setup.flops_per_token(convention)
+    own_figures = _own_figures(steps, policy)
+    if window:
+        found = _speed(window, clock, own_figures, setup, flops_per_token)
+    else:
+        found = _of_the_whole_run(main.totals, setup, flops_per_token)
     found["memory_fraction"] = memory_fraction(records.all, setup.facts, setup.device)
     estimates = {name: value for name, value in found.items() if isinstance(value, Estimate)}
     rate = estimates.get(TOKENS)
@@ -181,7 +183,7 @@ def measure_performance(
         num_steps=len(main.steps),
         num_timed=num_timed,
         num_counted=len(steps),
-        window=_told(window, clock),
+        window=_told(window, clock) if window else "",
         step_times=window.summary if window and clock.in_seconds else None,
         estimates=estimates,
         unavailable={name: value for name, value in found.items() if isinstance(value, str)},
@@ -192,7 +194,7 @@ def measure_performance(
         device=setup.device_name,
         convention=convention if spec else "",
         recognised=recognised,
-        flops_per_token=setup.flops_per_token(convention),
+        flops_per_token=flops_per_token,
         peak=setup.peak,
         tokens_per_second_total=total,
         sequences_per_second_total=total / spec.batch.sequence_length if total and spec else _samples(steps),
@@ -249,32 +251,24 @@ def _beyond(least_seconds: float, peak: Peak | None) -> Callable[[Steps, Values]
     return lambda steps, times: (times < least_seconds) | (steps.reported(TFLOPS) > highest)
 
 
-def _counted_flops(window: Window | None, tokens_per_device: float | None, clock: Clock) -> float | None:
+def _counted_flops(steps: Steps, seconds: Values, tokens_per_device: float | None) -> float | None:
     """FLOPs per token by the log's own TFLOP/s, over its tokens/s or else the configuration's tokens in its seconds."""
-    if window is None:
-        return None
-    rates, pace = (reported(window.chosen.steps, name) for name in (TFLOPS, TOKENS))
-    pace = above_zero(pace)
-    if np.isnan(pace).all() and tokens_per_device and clock.in_seconds:
-        pace = tokens_per_device / window.chosen.times
+    rates, pace = reported(steps, TFLOPS), above_zero(reported(steps, TOKENS))
+    if np.isnan(pace).all() and tokens_per_device:
+        pace = tokens_per_device / seconds
     coarse = relative_rounding(rates) + relative_rounding(pace) > MOST_ROUNDING_TO_RECOGNISE
     return None if coarse else median_of_finite(rates * TERA / pace)
 
 
-def _own_figures(window: Window | None) -> dict[str, Estimate]:
+def _own_figures(steps: Steps, policy: str) -> dict[str, Estimate]:
     """The log's own figures over the window, by the names of METRICS."""
-    if window is None:
-        return {}
-    steps = window.chosen.steps
     columns = {"step_seconds": Clock().times_of(steps), **{name: reported(steps, name) for name in SPEEDS[1:]}}
-    statistic = POLICIES[window.summary.policy].statistic
+    statistic = POLICIES[policy].statistic
     present = {name: only_finite(values) for name, values in columns.items()}
     return {name: estimate(values, statistic, "as reported") for name, values in present.items() if len(values)}
 
 
-def _told(window: Window | None, clock: Clock) -> str:
-    if window is None:
-        return ""
+def _told(window: Window, clock: Clock) -> str:
     return window.summary.rule + (f" Speed is taken {clock.origin}." if clock.origin else "")
 
 
@@ -284,11 +278,9 @@ def _rate(amount: float, times: StepTimes, origin: str) -> Estimate:
 
 
 def _speed(
-    window: Window | None, clock: Clock, own: Mapping[str, Estimate], setup: Setup, flops_per_token: float | None
+    window: Window, clock: Clock, own: Mapping[str, Estimate], setup: Setup, flops_per_token: float | None
 ) -> dict[str, Estimate | str]:
     """Each metric of speed, or the reason why there is none: by the times, else as the log reports it."""
-    if window is None:
-        return dict.fromkeys(SPEEDS, "no step has a time")
     times = window.summary
     if window.impossible:
         return dict.fromkeys(SPEEDS, f"{window.impossible} steps would have needed more than 100% {BEYOND_PEAK}")
@@ -319,15 +311,16 @@ def _no_mfu(setup: Setup) -> str:
 def _of_the_whole_run(
     totals: Mapping[str, float], setup: Setup, flops_per_token: float | None
 ) -> dict[str, Estimate | str]:
-    """The speed that a log reports at its end, of the whole run: no step of it can be left out."""
+    """The speed that a log whose steps have no time reports at its end, of the whole run: no step can be left out."""
+    found: dict[str, Estimate | str] = dict.fromkeys(SPEEDS, "no step has a time")
     rate = totals.get("steps_per_second", 0.0)
     if not 1 / LARGEST < rate < LARGEST:
-        return {}
+        return found
     amounts = work_of_a_step(setup.tokens_per_device, flops_per_token, setup.peak)
     values = {"step_seconds": 1 / rate, **{metric: amount * rate for metric, amount in amounts.items()}}
     if values.get("mfu", 0.0) > 1:
         return dict.fromkeys(SPEEDS, f"by what the log reports of the whole run {values['mfu']:.0%} {BEYOND_PEAK}")
-    return {metric: Estimate.exactly(value, OF_THE_WHOLE_RUN) for metric, value in values.items()}
+    return found | {metric: Estimate.exactly(value, OF_THE_WHOLE_RUN) for metric, value in values.items()}
 
 
 def work_of_a_step(
