@@ -13,14 +13,19 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, ClassVar, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from seatrial.runs.files import append_to, read_lines
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 VERSION = 1
 FIRST_CLOCK = 946_684_800.0  # the year 2000: a wall time before it counts seconds, or comes from no clock
 E = TypeVar("E", bound="Event")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +191,7 @@ KINDS: dict[str, type[Event]] = {k.kind: k for k in (RunStarted, Step, Eval, Che
 def encode(value: Any) -> Any:
     """Plain data that JSON can carry: non-finite numbers as strings, tuples as lists."""
     if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+        return str(value)
     if isinstance(value, Mapping):
         return {str(k): encode(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -194,43 +199,48 @@ def encode(value: Any) -> Any:
     return value
 
 
-_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+def decode(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
+    """The inverse of `encode`, for a dataclass. Raises pydantic.ValidationError for anything else."""
+    decoded: T = _adapter(kind).validate_python(dict(data))
+    return decoded
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Made once, for it takes longer than all else that is done about a run."""
+    from pydantic import TypeAdapter  # late: only the border pays for it
+
+    return TypeAdapter(kind)
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, str) and value in _NON_FINITE:
-        return _NON_FINITE[value]
+    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        return float(value)
     if type(value) not in (int, float):  # a bool is an int to isinstance
         raise TypeError("not a number")
     return value  # type: ignore[no-any-return]
 
 
-def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError("not an integer")
-    return value
+def _is(kind: type, what: str) -> Callable[[Any], Any]:
+    """A reader of values of exactly this type."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"not {what}")
+        return value
+
+    return read
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not text")
-    return value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("not a mapping")
-    return value
-
-
-def _numbers(value: Any) -> dict[str, float]:
-    return {name: _number(number) for name, number in _mapping(value).items()}
-
-
+_mapping = _is(dict, "a mapping")
 # Annotation of a field → what reads its JSON value, or raises TypeError.
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "int": _integer, "float": _number, "str": _text, "Mapping[str, Any]": _mapping, "Mapping[str, float]": _numbers,
-}  # fmt: skip
+    "int": _is(int, "an integer"),  # and no bool
+    "float": _number,
+    "str": _is(str, "text"),
+    "Mapping[str, Any]": _mapping,
+    "Mapping[str, float]": lambda value: {name: _number(number) for name, number in _mapping(value).items()},
+}
 # The least value of a field.
 LEAST = {"step": 0, "attempt": 1, "num_processes": 1, "num_devices": 1}
 

@@ -35,8 +35,8 @@ _LARGEST = 1 << 62
 class Steps(Sequence[Step]):
     """Steps of one process, in their order; `places` says where in the recording each of them stands.
 
-    What none of them reports has no column, of the fields or of the names in `Step.reported`. Whoever iterates over
-    them has their events kept; `events` does not, nor do the columns.
+    A field, or a name in `Step.reported`, that none of them has gets no column. Iterating keeps the events that it
+    makes; `events` and the columns do not.
     """
 
     def __init__(
@@ -49,17 +49,16 @@ class Steps(Sequence[Step]):
         self._made: list[Step] | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[Step], places: Places | None = None) -> Steps:
+    def of(cls, steps: Sequence[Step]) -> Steps:
         """The columns of the steps of a process, at least one."""
         rows = [vars(step) for step in steps]
-        columns = {name: _column([row[name] for row in rows]) for name in _FIELDS}
-        fields = {name: column for name, column in columns.items() if column is not None}
+        fields = _columns({name: [row[name] for row in rows] for name in _FIELDS})
         if np.array_equal(fields["wall_time"], fields["monotonic_time"]):
             fields["monotonic_time"] = fields["wall_time"]
         said = [row["reported"] for row in rows]
         names = dict.fromkeys(chain.from_iterable(said))
-        found = {name: column for name in names if (column := _column([row.get(name) for row in said])) is not None}
-        return cls(steps[0].process, np.arange(len(rows)) if places is None else places, fields, found)
+        reported = _columns({name: [row.get(name) for row in said] for name in names})
+        return cls(steps[0].process, np.arange(len(rows)), fields, reported)
 
     @classmethod
     def of_columns(
@@ -67,8 +66,7 @@ class Steps(Sequence[Step]):
     ) -> Steps:
         """The steps of a process by the values of each field that is known, and of the names in `reported`."""
         fields, others = (
-            {name: column for name in names if name in values and (column := _column(values[name])) is not None}
-            for names in (_FIELDS, reported)
+            _columns({name: values[name] for name in names if name in values}) for names in (_FIELDS, reported)
         )
         return cls(process, np.arange(len(fields["step"])), fields, others)
 
@@ -76,22 +74,14 @@ class Steps(Sequence[Step]):
     def joined(cls, pieces: Iterable[Step | Steps]) -> Steps:
         """The columns of the steps of a process, of which some come one by one and others in columns already."""
         parts: list[Steps] = []
-        single: list[Step] = []  # those that came one by one since the last columns
-        for piece in pieces:
-            if isinstance(piece, Step):
-                single.append(piece)
-                continue
-            if single:
-                parts.append(cls.of(single))
-                single = []
-            parts.append(piece)
-        if single:
-            parts.append(cls.of(single))
+        for kind, some in groupby(pieces, type):
+            alike: list[Any] = list(some)
+            parts += [cls.of(alike)] if kind is Step else alike
         return cls.following(parts) if parts else NO_STEPS
 
     @classmethod
     def following(cls, parts: Sequence[Steps]) -> Steps:
-        """The steps of all of these of one process, a part after the other."""
+        """The steps of one process from several parts, one part after the other."""
         if len(parts) == 1:
             return parts[0]
         fields = _joined([part._fields for part in parts], list(map(len, parts)))
@@ -157,15 +147,20 @@ class Steps(Sequence[Step]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What else is reported of some of the steps, in `Step.reported`."""
+        """The names in `Step.reported` that some of the steps have."""
         return tuple(self._reported)
+
+    @property
+    def phases(self) -> Column:
+        """The `phase` of each step."""
+        return self._fields.get("phase", np.full(len(self), ""))
 
     def values(self, name: str) -> Numbers:
         """A field of each step; NaN also where it is not known, which `has` tells apart."""
         return self._values(self._fields.get(name))
 
     def has(self, name: str) -> NDArray[np.bool_]:
-        """Of which of the steps a field is known."""
+        """Which of the steps have a field."""
         return self._known(self._fields.get(name))
 
     def reported(self, name: str) -> Numbers:
@@ -173,7 +168,7 @@ class Steps(Sequence[Step]):
         return self._values(self._reported.get(name))
 
     def reports(self, name: str) -> NDArray[np.bool_]:
-        """Of which of the steps there is this figure."""
+        """Which of the steps report this figure."""
         return self._known(self._reported.get(name))
 
     def _values(self, column: Column | None) -> Numbers:
@@ -205,14 +200,14 @@ class Steps(Sequence[Step]):
 
 
 def median(values: Numbers) -> float:
-    """`np.median` of some values; of few, as each of thousands of ranks has them, that takes several times as long."""
+    """`np.median`, but several times as fast for few values, as each of thousands of ranks has them."""
     ordered = np.sort(values)  # NaN comes last
     low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
     return math.nan if math.isnan(ordered[-1]) else (low + high) / 2
 
 
 def shared(some: Column, others: Column) -> tuple[Places, Places]:
-    """The places of the steps that two processes have, by their numbers, in the one and in the other."""
+    """The places, in the one process and in the other, of the steps that both have, by their numbers."""
     if np.array_equal(some, others):  # as they nearly always are, which is found out in no time
         places = np.arange(len(some))
         return places, places
@@ -227,6 +222,12 @@ def singly(events: Iterable[Event | Steps]) -> Iterator[Event]:
             yield event
         else:
             yield from event.events()
+
+
+def _columns(values: Mapping[str, Sequence[Any] | Column]) -> dict[str, Column]:
+    """The columns of those names of which anything is known."""
+    found = {name: _column(each) for name, each in values.items()}
+    return {name: column for name, column in found.items() if column is not None}
 
 
 def _column(values: Sequence[Any] | Column) -> Column | None:
@@ -251,18 +252,13 @@ def _as_float(value: float) -> float:
         return math.copysign(math.inf, value > 0 or -1)
 
 
-def _nothing(name: str) -> str | None:
-    """What a field is that is not reported."""
-    return "" if name == "phase" else None
-
-
 def _joined(parts: Sequence[Mapping[str, Column]], lengths: Sequence[int]) -> dict[str, Column]:
     """The columns of all parts, one part below the other."""
     found: dict[str, Column] = {}
     for name in dict.fromkeys(chain.from_iterable(parts)):
+        unknown = "" if name == "phase" else None
         pieces = [
-            part[name] if name in part else np.full(n, _nothing(name), object)
-            for part, n in zip(parts, lengths, strict=True)
+            part[name] if name in part else np.full(n, unknown, object) for part, n in zip(parts, lengths, strict=True)
         ]
         one_kind = len({piece.dtype for piece in pieces}) == 1
         found[name] = np.concatenate(pieces if one_kind else [piece.astype(object) for piece in pieces])
@@ -303,19 +299,20 @@ class Recording(Sequence[Event]):
             else:
                 others.append((place, event))
                 place += 1
-        return cls(
-            [event for _, event in others],
-            np.array([place for place, _ in others], np.int64),
-            {process: Steps.joined(own).at(np.array(at)) for process, (at, own) in steps.items()},
-        )
+        joined = {process: Steps.joined(own).at(np.array(at)) for process, (at, own) in steps.items()}
+        return cls.placed_at(others, joined)
+
+    @classmethod
+    def placed_at(cls, others: Sequence[tuple[int, Event]], steps: Mapping[int, Steps]) -> Recording:
+        """The events that are no steps, each with its place, and the steps."""
+        return cls([event for _, event in others], np.array([place for place, _ in others], np.int64), steps)
 
     def __len__(self) -> int:
         return len(self.others) + sum(map(len, self.steps.values()))
 
     def __iter__(self) -> Iterator[Event]:
-        streams = [zip(self.places.tolist(), self.others, strict=True)]
         steps = [zip(own.places.tolist(), own.events(), strict=True) for own in self.steps.values()]
-        return (event for _, event in heapq.merge(*streams, *steps, key=itemgetter(0)))
+        return (event for _, event in heapq.merge(self.placed, *steps, key=itemgetter(0)))
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
@@ -353,11 +350,7 @@ class Recording(Sequence[Event]):
         for place, event in self.placed:
             placed.setdefault(event.process, []).append((place, event))
         return {
-            process: Recording(
-                [event for _, event in own],
-                np.array([place for place, _ in own], np.int64),
-                {process: self.steps[process]} if process in self.steps else {},
-            )
+            process: Recording.placed_at(own, {process: self.steps[process]} if process in self.steps else {})
             for process, own in placed.items()
         }
 
@@ -387,11 +380,7 @@ def merge(streams: Iterable[Iterable[Event]]) -> Recording:
         for process, each in recording.steps.items():
             steps.setdefault(process, []).append(each.at(own[each.places]))
     others.sort(key=itemgetter(0))
-    return Recording(
-        [event for _, event in others],
-        np.array([place for place, _ in others], np.int64),
-        {process: _by_place(parts) for process, parts in steps.items()},
-    )
+    return Recording.placed_at(others, {process: _by_place(parts) for process, parts in steps.items()})
 
 
 def _by_place(parts: Sequence[Steps]) -> Steps:

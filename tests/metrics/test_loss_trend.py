@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from seatrial.metrics.loss_course import find_trend
 from seatrial.metrics.loss_trend import falling_curve, p_of_fall
-from seatrial.metrics.numerics import _trend
 from tests.metrics.test_dependence import ar
 
 
@@ -27,7 +27,7 @@ def test_the_falling_curve_is_scipys_isotonic_regression() -> None:
 def test_losses_that_only_resemble_their_neighbours_have_no_trend(likeness: float, n: int, most: float) -> None:
     """As those of a running mean do: a rank-sum test alone finds a fall in a quarter of those of 0.9."""
     rng = np.random.default_rng(2)
-    found = [_trend(5 + 0.1 * ar(rng, n, likeness))[0] for _ in range(300)]
+    found = [find_trend(5 + 0.1 * ar(rng, n, likeness))[0] for _ in range(300)]
     assert np.mean([each == "falling" for each in found]) <= most
     assert np.mean([each == "rising" for each in found]) <= most
 
@@ -38,9 +38,9 @@ def test_a_loss_that_falls_is_seen_to(n: int, likeness: float) -> None:
     rng = np.random.default_rng(3)
     x = np.arange(n) / n
     for curve in (3 + 7.8 * np.exp(-8 * x), 10.8 * (1 + np.arange(n)) ** -0.25, np.full(n, 2.5) - x):
-        found = [_trend(curve + 0.05 * ar(rng, n, likeness))[0] for _ in range(20)]
+        found = [find_trend(curve + 0.05 * ar(rng, n, likeness))[0] for _ in range(20)]
         assert found.count("falling") >= 19
-        back = [_trend(curve[::-1] + 0.05 * ar(rng, n, likeness))[0] for _ in range(20)]
+        back = [find_trend(curve[::-1] + 0.05 * ar(rng, n, likeness))[0] for _ in range(20)]
         assert back.count("rising") >= 19
 
 
@@ -60,5 +60,5 @@ def test_a_burst_at_the_start_that_is_overcome_is_a_fall(n: int) -> None:
     rng = np.random.default_rng(n)
     curve = 8 + 35 * np.exp(-np.arange(n) / (0.15 * n)) + 0.05 * rng.standard_normal(n)
     curve[:2] = 12.4
-    assert _trend(curve)[0] == "falling"
-    assert _trend(np.maximum(curve, 30))[0] != "falling"
+    assert find_trend(curve)[0] == "falling"
+    assert find_trend(np.maximum(curve, 30))[0] != "falling"

@@ -13,10 +13,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from seatrial.events import Checkpoint, Eval, Event, encode
+from seatrial.events import Eval, Event, decode, encode
 from seatrial.metrics.causes import Diagnosis, FaultRecord
 from seatrial.metrics.completion import Completion, measure_completion
 from seatrial.metrics.identities import Identity
@@ -35,9 +34,6 @@ from seatrial.metrics.shifts import Shift
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes
 from seatrial.recording import Recording
 from seatrial.spec import RunSpec
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 __all__ = [
     "DEFAULT_POLICY", "POLICIES", "Completion", "Diagnosis", "Estimate", "FaultRecord", "Identity", "Metrics",
@@ -75,11 +71,7 @@ def measure(
     found = records(events)
     return Metrics(
         completion=measure_completion(events, spec, found, planned_steps=planned_steps),
-        numerics=measure_numerics(
-            found,
-            [event for event in events.others if isinstance(event, Eval)],
-            restored=[e.step for e in events.others if isinstance(e, Checkpoint) and e.action == "restore"],
-        ),
+        numerics=measure_numerics(found, [event for event in events.others if isinstance(event, Eval)]),
         performance=measure_performance(
             events.others, spec, found, planned_steps=planned_steps, convention=convention, policy=policy
         ),
@@ -93,12 +85,4 @@ def to_dict(metrics: Metrics) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Metrics:
     """The inverse of `to_dict`. Raises pydantic.ValidationError for anything else."""
-    return _reader().validate_python({key: value for key, value in data.items() if key != "v"})
-
-
-@cache
-def _reader() -> TypeAdapter[Metrics]:
-    """Made once, for it takes longer than all else that is done about a run."""
-    from pydantic import TypeAdapter  # late: only the border pays for it
-
-    return TypeAdapter(Metrics)
+    return decode(Metrics, {key: value for key, value in data.items() if key != "v"})

@@ -7,7 +7,7 @@ what the other ranks saw of it; *victims* were stopped because of it. What the r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.logs.faults import KINDS, classify
@@ -181,7 +181,7 @@ def _placed(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> FaultRecord:
     if len(first) != 1:
         return blamed
     (fault,) = first.values()
-    return replace(blamed, where=fault.where, rank=fault.rank, host=fault.host)
+    return _at(fault, blamed)
 
 
 def _named(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> tuple[str, ...]:
@@ -265,8 +265,14 @@ def _more_telling(fault: FaultRecord, others: Sequence[FaultRecord]) -> FaultRec
         return next((other if other.where else _at(fault, other) for other in told), fault)
     if fault.fault not in _AFTERMATH:
         return fault
-    causes = (other for other in others if _role(other) == "cause" and other.fault not in (*_AFTERMATH, *_ORDERED))
-    return next((other for other in causes if other.source != fault.source and not _is_ordered(fault, other)), fault)
+    return next((other for other in _elsewhere(fault, others) if not _is_ordered(fault, other)), fault)
+
+
+def _elsewhere(fault: FaultRecord, others: Iterable[FaultRecord]) -> Iterator[FaultRecord]:
+    """The causes in other logs that follow from nothing else."""
+    for other in others:
+        if _role(other) == "cause" and other.fault not in (*_AFTERMATH, *_ORDERED) and other.source != fault.source:
+            yield other
 
 
 def _at(place: FaultRecord, fault: FaultRecord) -> FaultRecord:
@@ -278,27 +284,18 @@ def _at_the_first_to_fail(fault: FaultRecord, fatal: Sequence[FaultRecord]) -> F
     first = {other.rank for other in fatal if other.root and other.rank is not None}
     if len(first) != 1 or fault.rank is None or fault.rank in first:
         return fault
-    causes = (other for other in fatal if _role(other) == "cause" and other.fault not in (*_AFTERMATH, *_ORDERED))
-    return next(
-        (
-            other
-            for other in causes
-            if other.rank in first
-            and other.source != fault.source
-            and (fault.order or other.order or not _is_ordered(fault, other))
-        ),
-        fault,
-    )
+    theirs = (other for other in _elsewhere(fault, fatal) if other.rank in first)
+    return next((other for other in theirs if fault.order or other.order or not _is_ordered(fault, other)), fault)
 
 
 def _left_silently(symptoms: Sequence[FaultRecord]) -> FaultRecord | None:
     """The first exit of a process by a launcher's word, where others report what it did to them and it does not."""
-    reporters = {fault.reporter for fault in symptoms if KINDS[fault.fault].of_others}
-    reporters |= {fault.rank for fault in symptoms if fault.fault == "collective_timeout"}
-    if reporters <= {None}:
+    reporters = {f.reporter for f in symptoms if KINDS[f.fault].of_others and f.reporter is not None}
+    reporters |= _waiting(symptoms)
+    if not reporters:
         return None
     exits = (fault for fault in symptoms if fault.fault in _EXITS and (fault.rank is not None or fault.host))
-    return next((fault for fault in exits if fault.rank not in reporters - {None}), None)
+    return next((fault for fault in exits if fault.rank not in reporters), None)
 
 
 class _Symptoms:
@@ -367,10 +364,16 @@ def _ranks(found: Iterable[int | None]) -> str:
     return f"rank{'s' * (len(numbers) != 1)} {', '.join(shown[:MAX_PLACES])}{more}"
 
 
+def _waiting(faults: Iterable[FaultRecord]) -> set[int]:
+    """The ranks that waited in a collective until their time was up."""
+    return {fault.rank for fault in faults if fault.fault == "collective_timeout" and fault.rank is not None}
+
+
 def _all_came(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int | None) -> bool:
     """True if every rank waited in the collective that is blamed."""
-    waiting = {fault.rank for fault in fatal if fault.fault == "collective_timeout" and fault.rank is not None}
-    return blamed.fault == "collective_timeout" and num_ranks is not None and len(waiting) >= max(2, num_ranks)
+    if blamed.fault != "collective_timeout" or num_ranks is None:
+        return False
+    return len(_waiting(fatal)) >= max(2, num_ranks)
 
 
 def _what(fault: FaultRecord, named: Sequence[str]) -> str:
@@ -431,6 +434,14 @@ _QUOTES: Mapping[str, Callable[[FaultRecord, Sequence[FaultRecord]], str]] = {
 }
 
 
+# Kinds of faults → the symptoms that the quote of one tells of already.
+_TOLD_WITH_IT = {
+    "collective_timeout": "collective_timeout",
+    "collective_desync": "collective_timeout",
+    "heartbeat_lost": "heartbeat_lost",
+}
+
+
 def _waited(faults: Sequence[FaultRecord]) -> str:
     ranks = {fault.rank for fault in faults if fault.rank is not None}
     who = f"{len(ranks)} ranks" if len(ranks) > MAX_PLACES else _ranks(ranks) if ranks else "the ranks"
@@ -439,13 +450,10 @@ def _waited(faults: Sequence[FaultRecord]) -> str:
 
 def _symptoms(blamed: FaultRecord, found: Sequence[FaultRecord]) -> tuple[str, ...]:
     """The symptoms folded: one sentence for all that say the same."""
-    told_already = {"collective_timeout"} if blamed.fault == "collective_desync" else set()
-    if blamed.fault in ("collective_timeout", "heartbeat_lost"):
-        told_already = {blamed.fault}
     groups: dict[tuple[str, str], list[FaultRecord]] = {}
     for fault in found:
         timeout = fault.fault == "collective_timeout"
-        if fault.fault not in told_already:
+        if fault.fault != _TOLD_WITH_IT.get(blamed.fault):
             groups.setdefault((fault.fault, _collective(fault) if timeout else ""), []).append(fault)
     phrases = []
     for (kind, _), members in groups.items():
@@ -476,7 +484,7 @@ def _suspects(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int 
     """
     named = ("process_missing", *_NAMING)
     missing = {fault.rank for fault in fatal if fault.fault in named and fault.rank is not None}
-    waiting = {fault.rank for fault in fatal if fault.fault == "collective_timeout" and fault.rank is not None}
+    waiting = _waiting(fatal)
     missing |= {fault.waits_for for fault in fatal if fault.waits_for is not None} - waiting
     if num_ranks and waiting and max(waiting) < num_ranks and num_ranks - len(waiting) <= len(waiting):
         missing |= set(range(num_ranks)) - waiting

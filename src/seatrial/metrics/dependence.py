@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
+SIGMA_PER_MAD = 1.4826  # of a normal distribution
 FEWEST_EFFECTIVE = 3.0
 WINDOW = 5.0  # correlation times, up to which autocorrelations are summed (Sokal 1997)
 CLOSED_FORM = 30  # degrees of freedom; above, the series' error is below 1e-4

@@ -81,7 +81,7 @@ def find_drift(seconds: Values, shifts: Sequence[Shift] = ()) -> Drift | None:
     )
 
 
-def find_slowdown(window: Values, everything: Values, shifts: Sequence[Shift] = ()) -> Drift | None:
+def find_slowdown(window: Values, everything: Values, shifts: Sequence[Shift]) -> Drift | None:
     """The drift within the window; if there is none, that of all steps where the run only became slower.
 
     A warm-up is slow and gets faster. One that is the fastest part of a run is none: what came after it became slow.

@@ -7,18 +7,20 @@ batch or device than the configuration's, or that a figure in it cannot be belie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from seatrial.estimate import flops
-from seatrial.events import REPORTED, Step
+from seatrial.estimate.hardware import TERA
+from seatrial.events import REPORTED
 from seatrial.metrics.dependence import Values
-from seatrial.metrics.interval import LARGEST, is_number, relative_rounding, rounding
+from seatrial.metrics.interval import LARGEST, median_of_finite, only_finite, relative_rounding, rounding
 from seatrial.metrics.record import ranges, show_ranges
 from seatrial.metrics.setup import Setup
+from seatrial.recording import Steps
 
 TOLERANCE = 0.02
 OFTEN = 0.1  # of the steps that an equation may miss, if their median meets it
@@ -28,7 +30,6 @@ FEWEST_CLOCKED = 5
 DIGITS_LOST = 0.01  # of a number of three digits, at the most: half of the last one, twice
 LATEST = 3  # lines: MaxText prints a step's line while it waits for the one before the last
 WHOLE_SECONDS, MILLISECONDS = 1.0, 0.001
-TERA = 1e12
 
 Agreement = Literal["agree", "doubt", "contradiction"]
 
@@ -51,8 +52,8 @@ class Identity:
 class Facts(NamedTuple):
     """What the equations are between; None where it is not known."""
 
-    steps: Sequence[Step]  # of the window
-    all_steps: Sequence[Step]
+    steps: Steps  # of the window
+    all_steps: Steps
     seconds: Values | None  # of the window's steps, as reported
     setup: Setup
     memory_fraction: float | None
@@ -67,9 +68,9 @@ def check_identities(facts: Facts) -> tuple[Identity, ...]:
     return tuple(found for rule in rules if (found := rule(facts)) is not None)
 
 
-def reported(steps: Sequence[Step], name: str) -> Values:
+def reported(steps: Steps, name: str) -> Values:
     """A log's own figure at these steps: NaN where it gives none."""
-    found = np.array([step.reported.get(name, math.nan) for step in steps])
+    found = steps.reported(name)
     size = np.abs(found)
     return np.where((size < LARGEST) & ((size > 1 / LARGEST) | (size == 0)), found, math.nan)
 
@@ -86,22 +87,23 @@ def _identity(name: str, agrees: bool, otherwise: Agreement, sentence: str, foun
 
 def _numbers(facts: Facts) -> Identity | None:
     """No figure is NaN or infinite."""
+    steps = facts.all_steps
+    own = ((name, steps.values(name), steps.has(name)) for name in ("seconds", "data_seconds", "learning_rate"))
+    logged = ((name, steps.reported(name), steps.reports(name)) for name in steps.names if name in REPORTED)
     bad: dict[str, list[int]] = {}
-    for step in facts.all_steps:
-        own = (("seconds", step.seconds), ("data_seconds", step.data_seconds), ("learning_rate", step.learning_rate))
-        logged = ((name, value) for name, value in step.reported.items() if name in REPORTED)  # others are of numerics
-        for name, value in (*own, *logged):
-            if value is not None and not is_number(value):
-                bad.setdefault(name, []).append(step.step)
+    for name, values, known in (*own, *logged):  # the other figures are of numerics
+        if at := steps.some(known & ~(np.abs(values) < LARGEST)).numbers:
+            bad[name] = at
     if not bad:
         return None
-    each = "; ".join(f"{name.replace('_', ' ')} at {show_ranges(ranges(steps))}" for name, steps in bad.items())
+    in_order = sorted(bad.items(), key=lambda each: each[1][0])
+    each = "; ".join(f"{name.replace('_', ' ')} at {show_ranges(ranges(at))}" for name, at in in_order)
     return Identity(name="numbers", agreement="contradiction", sentence=f"Not a finite number: {each}.")
 
 
 def _batch(facts: Facts) -> Identity | None:
     """The global batch that the log reports is the configuration's."""
-    sizes, spec = _present(reported(facts.steps, "global_batch_size")), facts.setup.spec
+    sizes, spec = only_finite(reported(facts.steps, "global_batch_size")), facts.setup.spec
     if spec is None or not len(sizes):
         return None
     found, expected = float(np.median(sizes)), spec.batch.global_batch_size
@@ -123,13 +125,15 @@ def _consumed(facts: Facts) -> Identity | None:
     return _identity("consumed", agrees, "contradiction", sentence, found, expected)
 
 
-def _growth(steps: Sequence[Step], name: str) -> float | None:
+def _growth(steps: Steps, name: str) -> float | None:
     """By how much a count grows in a step, between the first and the last that report it."""
-    logged = [(step.step, step.reported[name]) for step in steps if is_number(step.reported.get(name))]
-    if len(logged) < 2 or logged[-1][0] == logged[0][0]:
+    values = steps.reported(name)
+    good = np.abs(values) < LARGEST
+    steps_at, counts = steps.some(good).numbers, list[float](values[good].tolist())
+    if len(counts) < 2:
         return None
-    (first, before), (last, after) = logged[0], logged[-1]
-    shortened = all(float(f"{value:.3g}") == value for _, value in logged)  # 1.05M
+    first, last, before, after = steps_at[0], steps_at[-1], counts[0], counts[-1]
+    shortened = all(float(f"{value:.3g}") == value for value in counts)  # 1.05M
     if shortened and DIGITS_LOST * after > TOLERANCE * (after - before):
         return None
     return (after - before) / (last - first)
@@ -141,10 +145,10 @@ def _tokens(facts: Facts) -> Identity | None:
     expected, num_devices = facts.setup.tokens_per_step, facts.setup.num_devices
     if facts.seconds is None or not expected or not num_devices:
         return None
-    if any(step.phase == "batch_rampup" for step in facts.steps):  # a run that ends before its batches are full
+    if "batch_rampup" in facts.steps.phases:  # a run that ends before its batches are full
         return None
     products = rates * facts.seconds * num_devices
-    found = _present(products)
+    found = only_finite(products)
     slack = relative_rounding(rates) + relative_rounding(facts.seconds)
     if not len(found) or slack > MOST_ROUNDING:
         return None  # too coarse to tell
@@ -164,7 +168,7 @@ def _tokens(facts: Facts) -> Identity | None:
 
 def _tokens_that_count(facts: Facts) -> Identity | None:
     """The tokens that the log counts of a step are at most batch × sequence, and no fewer where all have to count."""
-    counted = np.array([step.tokens for step in facts.steps if step.tokens is not None], dtype=float)
+    counted = facts.steps.values("tokens")[facts.steps.has("tokens")]
     expected = facts.setup.tokens_per_step
     if not expected or not len(counted):
         return None
@@ -220,10 +224,10 @@ def _off_the_pace(facts: Facts) -> float:
     rates = reported(facts.steps, "tflops_per_second_per_device")
     pace = above_zero(reported(facts.steps, "tokens_per_second_per_device"))
     slack = relative_rounding(rates) + relative_rounding(pace)
-    if not len(_present(pace)) and facts.seconds is not None:
+    if not len(only_finite(pace)) and facts.seconds is not None:
         pace, slack = 1 / facts.seconds, relative_rounding(rates) + relative_rounding(facts.seconds)
-    ratios = _present(rates / pace)
-    typical = float(np.median(ratios)) if len(ratios) else 0.0
+    ratios = only_finite(rates / pace)
+    typical = median_of_finite(ratios) or 0.0
     off = np.abs(ratios / typical - 1) if typical > 0 else np.array([])
     return float(off.max()) if len(off) and np.mean(off > TOLERANCE + slack) > OFTEN else 0.0
 
@@ -232,8 +236,7 @@ def _peak(facts: Facts) -> Identity | None:
     """No utilization is above 1, unless it is of a peak that the program assumed for a device that it does not know."""
     if "peak_assumed" in facts.setup.facts:
         return None
-    mfu = _present(reported(facts.steps, "mfu"))
-    value = float(np.median(mfu)) if len(mfu) else 0.0
+    value = median_of_finite(reported(facts.steps, "mfu")) or 0.0
     sentence = f"The log's own MFU is {value:.1%}, which no device reaches."
     return _identity("peak", False, "contradiction", sentence, value, 1.0) if value > 1 else None
 
@@ -242,12 +245,12 @@ def _mfu(facts: Facts) -> Identity | None:
     """MFU = TFLOP/s ÷ the peak, of whichever format."""
     rates = reported(facts.steps, "tflops_per_second_per_device")
     mfu, device = reported(facts.steps, "mfu"), facts.setup.device
-    implied = _present(rates * TERA / above_zero(mfu))
+    value = median_of_finite(rates * TERA / above_zero(mfu))
     slack = relative_rounding(rates) + relative_rounding(mfu)
     assumed = "peak_assumed" in facts.setup.facts
-    if device is None or facts.setup.peak is None or assumed or not len(implied) or slack > MOST_ROUNDING:
+    if device is None or facts.setup.peak is None or assumed or value is None or slack > MOST_ROUNDING:
         return None
-    value, peaks = float(np.median(implied)), device.peak_flops
+    peaks = device.peak_flops
     name = min(peaks, key=lambda kind: abs(value / peaks[kind] - 1))
     sentence = (
         f"The log's TFLOP/s ÷ MFU is a peak of {value / TERA:,.0f} TFLOP/s; "
@@ -265,12 +268,12 @@ def _memory(facts: Facts) -> Identity | None:
 
 def _clock(facts: Facts) -> Identity | None:
     """The time between two lines of the log is that of the steps between, if the log has a clock fine enough."""
-    started, seconds, steps = facts.setup.started, facts.seconds, facts.steps
-    if started is None or started.facts.get("clock") != "log" or seconds is None or len(steps) <= FEWEST_CLOCKED:
+    seconds, steps = facts.seconds, facts.steps
+    if facts.setup.facts.get("clock") != "log" or seconds is None or len(steps) <= FEWEST_CLOCKED:
         return None
-    at = np.array([step.wall_time for step in steps])
+    at = steps.values("wall_time")
     resolution = WHOLE_SECONDS if np.array_equal(at, np.floor(at)) else MILLISECONDS
-    between = np.diff(np.array([step.step for step in steps]))
+    between = np.diff(steps.values("step"))
     logged = seconds[1:] * between
     neighbours = between == np.median(between)  # across a gap, something else took time
     elapsed, logged = np.diff(at)[neighbours], logged[neighbours]
@@ -287,7 +290,3 @@ def _clock(facts: Facts) -> Identity | None:
     ratio = min(ratios, key=lambda found: abs(found - 1))
     sentence = f"By the clock of the log, a step takes {ratio:.1%} of the time that the log says."
     return _identity("clock", abs(ratio - 1) <= TOLERANCE + slack, "doubt", sentence, ratio, 1.0)
-
-
-def _present(values: Values) -> Values:
-    return values[np.isfinite(values)]

@@ -20,9 +20,15 @@ LARGEST = 1e30  # no time, rate or count is
 TELLING = 4  # different values, to tell how many decimals are printed
 
 
-def is_number(value: float | None) -> bool:
-    """True if a figure of a log can be one: finite, and not so large that arithmetic with it is not."""
-    return value is not None and abs(value) < LARGEST
+def only_finite(values: Values) -> Values:
+    """The values without NaN, which stands for what is not known, and without what is infinite."""
+    return values[np.isfinite(values)]
+
+
+def median_of_finite(values: Values) -> float | None:
+    """The median of the finite values; None without any."""
+    finite = only_finite(values)
+    return float(np.median(finite)) if len(finite) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +39,11 @@ class Estimate:
     low: float
     high: float
     origin: str = ""
+
+    @classmethod
+    def exactly(cls, value: float, origin: str) -> Estimate:
+        """A figure that comes without an interval."""
+        return cls(value=value, low=value, high=value, origin=origin)
 
 
 def median_interval(values: Values, level: float = LEVEL) -> tuple[float, float]:
@@ -70,14 +81,14 @@ def _extended(middle: float, end: float, factor: float) -> float:
     return middle * math.exp(max(-most, min(factor * math.log(end / middle), most)))
 
 
-def mean_interval(values: Values, level: float = LEVEL) -> tuple[float, float]:
+def mean_interval(values: Values) -> tuple[float, float]:
     """Student's interval of the mean of a series in its order, for as many values as it amounts to."""
     mean = float(np.mean(values))
     if len(values) == 1:
         return mean, mean
     size = effective_size(values)
     error = float(np.std(values, ddof=1)) / math.sqrt(size)
-    factor = student_quantile(level, size - 1)
+    factor = student_quantile(LEVEL, size - 1)
     return _extended(mean, mean - error, factor), _extended(mean, mean + error, factor)
 
 
@@ -92,18 +103,24 @@ def estimate(values: Values, statistic: Statistic = "median", origin: str = "") 
 def relative_rounding(values: Values) -> float:
     """What `rounding` can have moved a value by, as a fraction of their median; infinity if they all come out as 0."""
     half = rounding(values)
-    median = float(np.median(np.abs(values[np.isfinite(values)]))) if half else 0.0
+    median = float(np.median(np.abs(only_finite(values)))) if half else 0.0
     return half / median if median else math.inf if half else 0.0
 
 
 def rounding(values: Values) -> float:
     """Half of the last decimal that the values are printed with: 0 if they are not rounded; NaN counts for nothing."""
-    present = np.abs(values[np.isfinite(values)])
+    present = np.abs(only_finite(values))
     if not len(present):
         return 0.0
     fewest = 0 if len(np.unique(present)) >= TELLING else USUAL  # a few round numbers may be so by chance
     decimals = next((d for d in range(fewest, FINEST) if np.array_equal(np.round(present, d), present)), None)
     return 0.0 if decimals is None else 0.5 / 10**decimals
+
+
+def last_digit(value: float) -> float:
+    """What the last digit of a number stands for as Python writes it: of 2.31, 0.01."""
+    text = repr(value)
+    return 0.0 if "e" in text else 10.0 ** -len(text.partition(".")[2])
 
 
 @dataclass(frozen=True, kw_only=True)

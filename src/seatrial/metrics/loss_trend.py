@@ -7,11 +7,10 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from seatrial.metrics.dependence import Values, correlation_time, student_p
+from seatrial.metrics.dependence import SIGMA_PER_MAD, Values, correlation_time, student_p
 
 SHIFT_ERROR = math.sqrt(math.pi / 3)  # standard error of Hodges and Lehmann's shift, next to that of a mean's
 MOST_COMPARED = 300  # losses of a third, for the shift between two
-SIGMA_PER_MAD = 1.4826  # of a normal distribution
 AROUND = 5  # losses, whose median tells which one of them is an outlier
 OUTLIER = 5.0  # standard deviations
 BEYOND_NOISE = 8.0  # standard deviations that no third of a stationary series is away from another
@@ -49,12 +48,18 @@ def p_of_fall(losses: Values) -> float:
 
 def without_outliers(values: Values) -> Values:
     """The values, those far from the median of their neighbours moved as near as the others are (Hampel 1974)."""
-    padded = np.pad(values, AROUND // 2, mode="edge")
-    middle = np.median(sliding_window_view(padded, AROUND), axis=1)
+    middle = running_median(values, AROUND)
     apart = values - middle
     most = OUTLIER * SIGMA_PER_MAD * float(np.median(np.abs(apart)))
     kept: Values = middle + np.clip(apart, -most, most)
     return kept
+
+
+def running_median(values: Values, width: int) -> Values:
+    """The median of the values around each; before the first and after the last, these are repeated."""
+    padded = np.pad(values, width // 2, mode="edge")
+    medians: Values = np.median(sliding_window_view(padded, width), axis=1)
+    return medians
 
 
 def falling_curve(values: Values) -> tuple[Values, int]:

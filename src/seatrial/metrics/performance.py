@@ -10,19 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from seatrial.estimate import flops
-from seatrial.events import Event, Step
+from seatrial.estimate.hardware import TERA
+from seatrial.events import Event
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.drift import Drift, Levels, Spikes, find_levels, find_slowdown, find_spikes
 from seatrial.metrics.identities import Facts, Identity, above_zero, check_identities, reported
-from seatrial.metrics.interval import LARGEST, Estimate, estimate, relative_rounding
+from seatrial.metrics.interval import LARGEST, Estimate, estimate, median_of_finite, only_finite, relative_rounding
 from seatrial.metrics.record import Record, Records
 from seatrial.metrics.setup import Peak, Setup, memory_fraction, setup_of
 from seatrial.metrics.shifts import Shift, find_shifts
-from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window, mostly_disturbed
-from seatrial.recording import Steps, median
+from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, Flags, StepTimes, Window, measure_window, mostly_disturbed
+from seatrial.recording import NO_STEPS, Steps, median
 from seatrial.spec import RunSpec
 
-TERA = 1e12
 TRILLION = 1e12
 SECONDS_PER_DAY = 86_400
 TOKENS, TFLOPS = "tokens_per_second_per_device", "tflops_per_second_per_device"
@@ -49,13 +49,6 @@ class Clock(NamedTuple):
     def in_seconds(self) -> bool:
         return self.amount is not None
 
-    def time_of(self, step: Step) -> float | None:
-        """The time of a step; None where nothing tells."""
-        if not self.name:
-            return positive(step.seconds)
-        rate = positive(step.reported.get(self.name))
-        return (self.amount or 1.0) / rate if rate else None
-
     def times_of(self, steps: Steps) -> Values:
         """The times of all steps; NaN where nothing tells."""
         values = steps.reported(self.name) if self.name else steps.values("seconds")
@@ -76,6 +69,11 @@ class Straggler:
     step_seconds: float | None
     slower_by: float
     origin: str = ""
+
+    @property
+    def who(self) -> str:
+        """For a reader: "rank 3 on node-1"."""
+        return f"rank {self.process}" + (f" on {self.host}" if self.host else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +125,7 @@ def days_to_train(*, tokens: float, tokens_per_second: float) -> float:
 
 def time_to_train(performance: Performance, tokens: float) -> Estimate | None:
     """Days that so many tokens take at this run's throughput, with their interval; None without a throughput."""
-    rate = performance.estimates.get("tokens_per_second_per_device")
+    rate = performance.estimates.get(TOKENS)
     if rate is None or not performance.num_devices:
         return None
     value, high, low = (
@@ -149,27 +147,30 @@ def measure_performance(
     """The speed of a run by the record that counts. Raises KeyError for an unknown FLOPs convention or policy."""
     main, setup = records.main, setup_of(records.main.started, spec)
     known = clocks(setup)
-    clock = next((c for c in known if any(c.time_of(step) is not None for step in main.steps)), known[0])
+    timed = ((clock, int(np.isfinite(clock.times_of(main.steps)).sum())) for clock in known)
+    clock, num_timed = next((found for found in timed if found[1]), (known[0], 0))
     window = measure_window(
-        events, main, planned_steps=spec.steps if spec else planned_steps, policy=policy, time_of=clock.time_of,
-        is_impossible=_beyond(setup.least_step_seconds if clock.in_seconds else 0.0, setup.peak),
+        events, main, planned_steps=spec.steps if spec else planned_steps, policy=policy, times_of=clock.times_of,
+        are_impossible=_beyond(setup.least_step_seconds if clock.in_seconds else 0.0, setup.peak),
     )  # fmt: skip
-    steps = window.steps if window else ()
-    times = window.times if window else np.array([])
-    counted = _counted_flops(window, setup.tokens_per_device, clock)
+    steps = window.chosen.steps if window else NO_STEPS
+    times = window.chosen.times if window else np.array([])
+    counted = _counted_flops(steps, times, setup.tokens_per_device if clock.in_seconds else None)
     shifts, drift = _course(window)
     recognised = flops.recognise(counted, spec.model, spec.batch.sequence_length) if counted and spec else None
     convention = convention or (recognised.convention if recognised else flops.DEFAULT_CONVENTION)
-    own_figures = _own_figures(window)
-    found = _speed(window, clock, own_figures, setup, setup.flops_per_token(convention))
-    if window is None and main.ended and main.ended.totals:
-        found |= _of_the_whole_run(main.ended.totals, setup, setup.flops_per_token(convention))
+    flops_per_token = setup.flops_per_token(convention)
+    own_figures = _own_figures(steps, policy)
+    if window:
+        found = _speed(window, clock, own_figures, setup, flops_per_token)
+    else:
+        found = _of_the_whole_run(main.totals, setup, flops_per_token)
     found["memory_fraction"] = memory_fraction(records.all, setup.facts, setup.device)
     estimates = {name: value for name, value in found.items() if isinstance(value, Estimate)}
     rate = estimates.get(TOKENS)
     total = rate.value * setup.num_devices if rate and setup.num_devices else None
     memory = estimates.get("memory_fraction")
-    is_own_time = window is not None and not clock.origin and not mostly_disturbed(events, steps)
+    is_own_time = window is not None and not clock.origin and not mostly_disturbed(events, steps.numbers)
     facts = Facts(
         steps=steps,
         all_steps=main.steps,
@@ -180,9 +181,9 @@ def measure_performance(
     )
     return Performance(
         num_steps=len(main.steps),
-        num_timed=sum(clock.time_of(step) is not None for step in main.steps),
+        num_timed=num_timed,
         num_counted=len(steps),
-        window=_told(window, clock),
+        window=_told(window, clock) if window else "",
         step_times=window.summary if window and clock.in_seconds else None,
         estimates=estimates,
         unavailable={name: value for name, value in found.items() if isinstance(value, str)},
@@ -193,50 +194,46 @@ def measure_performance(
         device=setup.device_name,
         convention=convention if spec else "",
         recognised=recognised,
-        flops_per_token=setup.flops_per_token(convention),
+        flops_per_token=flops_per_token,
         peak=setup.peak,
         tokens_per_second_total=total,
         sequences_per_second_total=total / spec.batch.sequence_length if total and spec else _samples(steps),
         days_to_1t_tokens=days_to_train(tokens=TRILLION, tokens_per_second=total) if total else None,
         identities=check_identities(facts),
         drift=drift,
-        spikes=find_spikes([step.step for step in steps], times) if window else None,
+        spikes=find_spikes(steps.numbers, times) if window else None,
         levels=find_levels(times),
-        stragglers=find_stragglers(records.all, known, steps[0].step, steps[-1].step) if steps else (),
+        stragglers=find_stragglers(records.all, known, steps.numbers[0], steps.numbers[-1]) if steps else (),
         shifts=shifts,
         data_seconds=_waiting_for_data(steps),
     )
 
 
-def _waiting_for_data(steps: Sequence[Step]) -> float | None:
-    waits = [step.data_seconds for step in steps if step.data_seconds is not None and step.data_seconds >= 0]
-    return float(np.median(waits)) if waits else None
+def _waiting_for_data(steps: Steps) -> float | None:
+    waits = steps.values("data_seconds")
+    waits = waits[waits >= 0]
+    return float(np.median(waits)) if len(waits) else None
 
 
 def _course(window: Window | None) -> tuple[tuple[Shift, ...], Drift | None]:
     """What became of the speed; that a warm-up gets faster is none of it."""
     if window is None:
         return (), None
-    everything = np.array([timed.time for timed in window.undisturbed])
-    found = find_shifts([timed.step.step for timed in window.undisturbed], everything)
+    everything = window.undisturbed
+    found = find_shifts(everything.numbers, everything.times)
     start = len(everything) - len(window.chosen)
     shifts = tuple(shift for shift in found if shift.place > start or shift.change > 0)
-    return shifts, find_slowdown(window.times, everything, found)
-
-
-def positive(value: float | None) -> float | None:
-    """The value if it is a number above 0."""
-    return value if value is not None and 1 / LARGEST < value < LARGEST else None
+    return shifts, find_slowdown(window.chosen.times, everything.times, found)
 
 
 def clocks(setup: Setup) -> list[Clock]:
     """What the time of a step may be taken from: seconds, or else what a log gives of a throughput."""
     batch = float(setup.spec.batch.global_batch_size) if setup.spec else None
     rates = (
-        ("tokens_per_second_per_device", setup.tokens_per_device, "tokens/s"),
+        (TOKENS, setup.tokens_per_device, "tokens/s"),
         ("samples_per_second_total", batch, "samples/s"),
         ("steps_per_second", 1.0, "steps/s"),
-        ("tflops_per_second_per_device", None, "TFLOP/s"),
+        (TFLOPS, None, "TFLOP/s"),
         ("mfu", None, "MFU"),
     )
     return [
@@ -248,39 +245,30 @@ def clocks(setup: Setup) -> list[Clock]:
     ]
 
 
-def _beyond(least_seconds: float, peak: Peak | None) -> Callable[[Step, float], bool]:
-    """True if a step would have needed more than the device's peak: by its time, or by the log's own TFLOP/s."""
+def _beyond(least_seconds: float, peak: Peak | None) -> Callable[[Steps, Values], Flags]:
+    """Which steps would have needed more than the device's peak: by their times, or by the log's own TFLOP/s."""
     highest = peak.flops_per_second / TERA if peak else math.inf
-    return lambda step, time: time < least_seconds or step.reported.get(TFLOPS, 0.0) > highest
+    return lambda steps, times: (times < least_seconds) | (steps.reported(TFLOPS) > highest)
 
 
-def _counted_flops(window: Window | None, tokens_per_device: float | None, clock: Clock) -> float | None:
+def _counted_flops(steps: Steps, seconds: Values, tokens_per_device: float | None) -> float | None:
     """FLOPs per token by the log's own TFLOP/s, over its tokens/s or else the configuration's tokens in its seconds."""
-    if window is None:
-        return None
-    rates, pace = reported(window.steps, TFLOPS), above_zero(reported(window.steps, TOKENS))
-    if np.isnan(pace).all() and tokens_per_device and clock.in_seconds:
-        pace = tokens_per_device / window.times
-    found = rates * TERA / pace
-    found = found[np.isfinite(found)]
+    rates, pace = reported(steps, TFLOPS), above_zero(reported(steps, TOKENS))
+    if np.isnan(pace).all() and tokens_per_device:
+        pace = tokens_per_device / seconds
     coarse = relative_rounding(rates) + relative_rounding(pace) > MOST_ROUNDING_TO_RECOGNISE
-    return None if coarse or not len(found) else float(np.median(found))
+    return None if coarse else median_of_finite(rates * TERA / pace)
 
 
-def _own_figures(window: Window | None) -> dict[str, Estimate]:
+def _own_figures(steps: Steps, policy: str) -> dict[str, Estimate]:
     """The log's own figures over the window, by the names of METRICS."""
-    if window is None:
-        return {}
-    columns = {"step_seconds": np.array([positive(step.seconds) or math.nan for step in window.steps])}
-    columns |= {name: reported(window.steps, name) for name in SPEEDS[1:]}
-    statistic = POLICIES[window.summary.policy].statistic
-    present = {name: values[np.isfinite(values)] for name, values in columns.items()}
+    columns = {"step_seconds": Clock().times_of(steps), **{name: reported(steps, name) for name in SPEEDS[1:]}}
+    statistic = POLICIES[policy].statistic
+    present = {name: only_finite(values) for name, values in columns.items()}
     return {name: estimate(values, statistic, "as reported") for name, values in present.items() if len(values)}
 
 
-def _told(window: Window | None, clock: Clock) -> str:
-    if window is None:
-        return ""
+def _told(window: Window, clock: Clock) -> str:
     return window.summary.rule + (f" Speed is taken {clock.origin}." if clock.origin else "")
 
 
@@ -290,17 +278,12 @@ def _rate(amount: float, times: StepTimes, origin: str) -> Estimate:
 
 
 def _speed(
-    window: Window | None, clock: Clock, own: Mapping[str, Estimate], setup: Setup, flops_per_token: float | None
+    window: Window, clock: Clock, own: Mapping[str, Estimate], setup: Setup, flops_per_token: float | None
 ) -> dict[str, Estimate | str]:
     """Each metric of speed, or the reason why there is none: by the times, else as the log reports it."""
-    if window is None:
-        return dict.fromkeys(SPEEDS, "no step has a time")
     times = window.summary
-    if not window.believable:
-        many = (
-            f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {BEYOND_PEAK}"
-        )
-        return dict.fromkeys(SPEEDS, many)
+    if window.impossible:
+        return dict.fromkeys(SPEEDS, f"{window.impossible} steps would have needed more than 100% {BEYOND_PEAK}")
     found: dict[str, Estimate | str] = {
         **dict.fromkeys(SPEEDS, "the log does not give it, nor what it could be computed from"),
         "mfu": _no_mfu(setup),
@@ -328,18 +311,16 @@ def _no_mfu(setup: Setup) -> str:
 def _of_the_whole_run(
     totals: Mapping[str, float], setup: Setup, flops_per_token: float | None
 ) -> dict[str, Estimate | str]:
-    """The speed that a log reports at its end, of the whole run: no step of it can be left out."""
-    rate = positive(totals.get("steps_per_second"))
-    if rate is None:
-        return {}
+    """The speed that a log whose steps have no time reports at its end, of the whole run: no step can be left out."""
+    found: dict[str, Estimate | str] = dict.fromkeys(SPEEDS, "no step has a time")
+    rate = totals.get("steps_per_second", 0.0)
+    if not 1 / LARGEST < rate < LARGEST:
+        return found
     amounts = work_of_a_step(setup.tokens_per_device, flops_per_token, setup.peak)
     values = {"step_seconds": 1 / rate, **{metric: amount * rate for metric, amount in amounts.items()}}
     if values.get("mfu", 0.0) > 1:
         return dict.fromkeys(SPEEDS, f"by what the log reports of the whole run {values['mfu']:.0%} {BEYOND_PEAK}")
-    return {
-        metric: Estimate(value=value, low=value, high=value, origin=OF_THE_WHOLE_RUN)
-        for metric, value in values.items()
-    }
+    return found | {metric: Estimate.exactly(value, OF_THE_WHOLE_RUN) for metric, value in values.items()}
 
 
 def work_of_a_step(
@@ -352,18 +333,17 @@ def work_of_a_step(
     return {metric: amount for metric, amount in amounts.items() if amount}
 
 
-def _samples(steps: Sequence[Step]) -> float | None:
+def _samples(steps: Steps) -> float | None:
     """Sequences that all devices together process in a second, by the log's own word."""
-    found = [rate for step in steps if (rate := positive(step.reported.get("samples_per_second_total")))]
-    return float(np.median(found)) if found else None
+    return median_of_finite(above_zero(reported(steps, "samples_per_second_total")))
 
 
-def _padding(steps: Sequence[Step], tokens_per_step: int | None) -> float | None:
+def _padding(steps: Steps, tokens_per_step: int | None) -> float | None:
     """The share of batch × sequence that the log does not count as tokens: padding, or all that is not in the loss."""
-    counted = [step.tokens for step in steps if step.tokens is not None]
-    if not counted or not tokens_per_step:
+    counted = steps.values("tokens")[steps.has("tokens")]
+    if not len(counted) or not tokens_per_step:
         return None
-    return max(0.0, 1 - sum(counted) / len(counted) / tokens_per_step)
+    return max(0.0, 1 - float(counted.sum()) / len(counted) / tokens_per_step)
 
 
 def find_stragglers(
@@ -400,5 +380,5 @@ def _medians(records: Sequence[Record], clock: Clock, first_step: int, last_step
         times, steps = clock.times_of(record.steps), record.steps.values("step")
         known = times[(steps >= first_step) & (steps <= last_step) & (np.abs(times) < LARGEST) & (times > 0)]
         if len(known) >= FEWEST_STEPS:
-            medians[record.process] = (median(known), record.started.host if record.started else "")
+            medians[record.process] = (median(known), record.host)
     return medians

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from seatrial.events import Event, RunEnded, RunStarted, Step
+from seatrial.events import Checkpoint, Event, RunEnded, RunStarted, Step
+from seatrial.metrics.contradictions import Contradiction, find_contradictions
 from seatrial.recording import NO_STEPS, Recording, Steps
 
 LAUNCHER = -1
-SAME = 1e-4  # relative; the difference that two ranks may have
-ROUNDED = 1e-3  # relative; the most that one in the last digit may be
-FEWEST_RETURNS = 2  # a line that is missing may look like one
 
 Ranges = tuple[tuple[int, int], ...]  # first and last of each run of neighbouring steps
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contradiction:
-    """A step and the losses that a log gives for it: two, or one that stands amid the steps of another run."""
-
-    process: int
-    source: str
-    step: int
-    losses: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +38,38 @@ class Record:
     contradictions: tuple[Contradiction, ...] = ()
 
     @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the last attempt said of itself; empty where it said nothing."""
+        return self.started.facts if self.started else {}
+
+    @property
+    def host(self) -> str:
+        return self.started.host if self.started else ""
+
+    @property
+    def reason(self) -> str | None:
+        """Why the process ended, by its own word."""
+        return self.ended.reason if self.ended else None
+
+    @property
+    def totals(self) -> Mapping[str, float]:
+        """What the end of its log says of the whole run."""
+        return (self.ended.totals if self.ended else None) or {}
+
+    @property
     def from_other_trainer(self) -> bool:
         """True if this was read from the log of another trainer."""
-        return self.started is not None and "family" in self.started.facts
+        return "family" in self.facts
+
+    @property
+    def from_own_trainer(self) -> bool:
+        """True if our own trainer wrote this; of a record without a start, neither is known."""
+        return self.started is not None and not self.from_other_trainer
 
     @property
     def target_eval_loss(self) -> float | None:
         """What the loss of the evaluations has to come down to, by the run's own word."""
-        target = self.started.facts.get("target_eval_loss") if self.started else None
+        target = self.facts.get("target_eval_loss")
         return float(target) if isinstance(target, (int, float)) and not isinstance(target, bool) else None
 
 
@@ -65,12 +78,13 @@ class Records:
     """The records of a run: `main` is the one that counts, the `others` are compared with it.
 
     The lowest process that reports steps counts; without any, the lowest one, or an empty record. `launcher` is the
-    launcher's word on the end of the run.
+    launcher's word on the end of the run. `restored` are the steps of the checkpoints from which the run went on.
     """
 
     main: Record
     others: tuple[Record, ...] = ()
     launcher: RunEnded | None = None
+    restored: tuple[int, ...] = ()
 
     @property
     def all(self) -> tuple[Record, ...]:
@@ -85,7 +99,8 @@ class Records:
 
 def records(events: Sequence[Event]) -> Records:
     """The records of all processes that have recorded anything."""
-    found = {process: _record(process, own) for process, own in sorted(Recording.of(events).by_process().items())}
+    events = Recording.of(events)
+    found = {process: _record(process, own) for process, own in sorted(events.by_process().items())}
     launcher = found.pop(LAUNCHER, None)
     reporting = (record for record in found.values() if record.steps)
     main = next(reporting, next(iter(found.values()), Record(process=0)))
@@ -93,6 +108,7 @@ def records(events: Sequence[Event]) -> Records:
         main=main,
         others=tuple(record for record in found.values() if record is not main),
         launcher=launcher.ended if launcher else None,
+        restored=tuple(e.step for e in events.others if isinstance(e, Checkpoint) and e.action == "restore"),
     )
 
 
@@ -218,84 +234,3 @@ def _corrected(earlier: Step, later: Step) -> Step:
         and (getattr(later, name) is None or not math.isfinite(before))
     }
     return replace(later, **kept)
-
-
-def find_contradictions(events: Iterable[Event]) -> tuple[Contradiction, ...]:
-    """The steps for which the log of one process gives two losses: several ranks or runs have written into it.
-
-    A copy of a line says the same loss. A program that starts again does its last steps once more, from a checkpoint
-    on, and may find other losses: it goes back and then forward through every step. Where a step comes twice in a row,
-    or the lines go back and the ones before go on afterwards, two of them write at the same time. Steps whose numbers
-    are a progress bar's do not count, and no step that comes twice in a row where it is the description of one.
-    """
-    course = _Losses()
-    inferred, source = False, ""
-    for event in events:
-        if isinstance(event, RunStarted):
-            inferred, source = event.facts.get("steps_inferred") is True, str(event.facts.get("source", ""))
-            course.is_redrawn = event.facts.get("steps_redrawn") is True
-            if not event.facts.get("unannounced"):
-                course.begin()
-        elif isinstance(event, Step) and not inferred:
-            course.take(event, source)
-    if len(course.tangles) >= FEWEST_RETURNS:
-        for redone in course.tangles:
-            course.found = {**{each.step: each for each in redone}, **course.found}
-    return tuple(found for _, found in sorted(course.found.items()))
-
-
-@dataclass
-class _Losses:
-    """The losses of a log, line by line, since the last program that said that it began."""
-
-    said: dict[int, float | None] = field(default_factory=dict)
-    last: int | None = None
-    broken: int | None = None  # the last step before the lines went back
-    redone: list[Contradiction] = field(default_factory=list)  # since then
-    is_redrawn: bool = False
-    agrees: bool = False  # whether a loss since then was the same as before
-    found: dict[int, Contradiction] = field(default_factory=dict)
-    tangles: list[list[Contradiction]] = field(default_factory=list)
-
-    def begin(self) -> None:
-        self.said, self.last, self.broken = {}, None, None
-
-    def take(self, step: Step, source: str) -> None:
-        last, said = self.last, (self.said.get(step.step), step.loss)
-        if said[0] is None:  # a family may spread a step over several lines
-            self.said[step.step] = step.loss
-        self.last = step.step
-        if last is None or (step.step > last and self.broken is None):
-            return
-        losses = tuple(loss for loss in said if loss is not None)
-        differs = len(losses) == 2 and not _same(*losses)
-        contradiction = Contradiction(process=step.process, source=source, step=step.step, losses=losses)
-        if step.step == last:
-            if differs and not self.is_redrawn:
-                self.found.setdefault(step.step, contradiction)
-            return
-        if step.step < last:
-            self.broken, self.redone, self.agrees = last, [], False
-        elif self.broken is not None:
-            if last < self.broken < step.step and not self.agrees:
-                self.tangles.append(self.redone)
-            if step.step >= self.broken:
-                self.broken = None
-                return
-        self.agrees |= len(losses) == 2 and not differs
-        if differs or len(losses) < 2:
-            self.redone.append(contradiction)
-
-
-def _same(a: float, b: float) -> bool:
-    """True if two losses are one but for the order of a sum and the last digit that is printed."""
-    if not (math.isfinite(a) and math.isfinite(b)):
-        return a == b or (math.isnan(a) and math.isnan(b))
-    size, digit = max(abs(a), abs(b)), min(last_digit(a), last_digit(b))
-    return abs(a - b) <= max(SAME * size, min(1.001 * digit, ROUNDED * size))
-
-
-def last_digit(value: float) -> float:
-    """What the last digit of a number stands for as Python writes it: of 2.31, 0.01."""
-    text = repr(value)
-    return 0.0 if "e" in text else 10.0 ** -len(text.partition(".")[2])

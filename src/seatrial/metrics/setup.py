@@ -27,22 +27,18 @@ class Peak:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """`started` is what the process that counts says of itself, `device_name` what the run calls its device.
+    """`facts` are what the process that counts says of itself, `device_name` is what the run calls its device.
 
     None, or "", is what is not known.
     """
 
     spec: RunSpec | None
-    started: RunStarted | None
+    facts: Mapping[str, Any]
     tokens_per_step: int | None
     num_devices: int | None
     device_name: str
     device: hardware.Device | None
     peak: Peak | None
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        return self.started.facts if self.started else {}
 
     @property
     def tokens_per_device(self) -> float | None:
@@ -74,7 +70,7 @@ def setup_of(started: RunStarted | None, spec: RunSpec | None) -> Setup:
         peak = Peak(device=device.name, format=figure[1], flops_per_second=figure[0], source=device.source)
     return Setup(
         spec=spec,
-        started=started,
+        facts=started.facts if started else {},
         tokens_per_step=spec.tokens_per_step if spec else started.tokens_per_step if started else None,
         num_devices=(started.num_devices if started else None) or (spec.topology.num_devices if spec else None),
         device_name=name,
@@ -93,20 +89,18 @@ def memory_fraction(
     """
     fraction, used = _most(records, "memory_fraction"), _most(records, "memory_bytes")
     if fraction is not None:
-        return _exactly(fraction, "as reported, the most of the run")
+        return Estimate.exactly(fraction, "as reported, the most of the run")
     if device is None:
         return "the device's memory is not known"
     if used is not None:
-        return _exactly(used / device.memory_bytes, "reported bytes of the device's memory, the most of the run")
+        origin = "reported bytes of the device's memory, the most of the run"
+        return Estimate.exactly(used / device.memory_bytes, origin)
     account: Mapping[str, int] = facts.get("memory") or {}
     if not {"argument_bytes", "output_bytes", "temp_bytes", "code_bytes"} <= set(account):
         return "the record does not give it"
     needed = sum(account[f"{part}_bytes"] for part in ("argument", "output", "temp", "code"))
-    return _exactly((needed - account.get("alias_bytes", 0)) / device.memory_bytes, "by the compiler's account")
-
-
-def _exactly(fraction: float, origin: str) -> Estimate:
-    return Estimate(value=fraction, low=fraction, high=fraction, origin=origin)
+    needed -= account.get("alias_bytes", 0)
+    return Estimate.exactly(needed / device.memory_bytes, "by the compiler's account")
 
 
 def _most(records: Sequence[Record], name: str) -> float | None:

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from seatrial.metrics.dependence import Values, correlation_time, student_quantile
+from seatrial.metrics.dependence import SIGMA_PER_MAD, Values, correlation_time, student_quantile
 from seatrial.metrics.interval import rounding
 
 SHORTEST = 10  # steps on a level; fewer are spikes
@@ -26,7 +26,6 @@ AT_ONCE = 0.5  # of the change, within NEAR steps
 NEAR = 5
 APART_OF_NOISE, OF_FEW_STEPS = 1.0, 90.0  # times what neighbouring stretches differ by; of n steps, 90 ÷ n times
 MEDIAN_ERROR = 1.2533  # times that of a mean, of normal noise
-SIGMA_PER_MAD = 1.4826
 SIGMA_PER_ROUNDING = 1 / math.sqrt(3)  # of the half of the last decimal
 MOST_TRIED = 200  # places of a split, coarse and then fine
 ROUNDS = 3  # of splits of splits: up to seven shifts

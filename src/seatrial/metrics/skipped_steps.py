@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seatrial.metrics.record import Record
-from seatrial.metrics.window import lines_apart
+from seatrial.metrics.numbering import lines_apart
 from seatrial.recording import Steps
 
 LEAST_LOSS_SCALE = 1.0
@@ -17,24 +16,24 @@ FEWEST_SCALES = 5  # in a third of the run, to tell whether they fall
 MOST_RATES_STAY = 0.1  # of the steps with an update: a schedule's ends, and digits that are not printed
 
 
-class Skips(NamedTuple):
-    """Steps that the loss scale made the optimizer skip; None where the log does not say."""
+def measure_skips(steps: Steps) -> dict[str, Any]:
+    """Fields of `Numerics`.
 
-    initial: int | None
-    later: int | None
-    steps_covered: int
-    lines_without_loss: int
-
-
-def skips_of(record: Record) -> Skips:
-    """A loss scale that is searched for from above skips the first steps: that is how it works."""
-    covered = len(record.steps) * lines_apart([step.step for step in record.steps])
-    skipped = skipped_steps(record.steps)
-    if skipped is None:
-        return Skips(None, None, covered, 0)
-    start = next((place for place, count in enumerate(skipped) if not count), len(skipped))
-    silent = sum(1 for step in record.steps[:start] if step.loss is None)
-    return Skips(sum(skipped[:start]), sum(skipped[start:]), covered, silent)
+    A loss scale that is searched for from above skips the first steps: that is how it works. These may have no loss.
+    """
+    skipped = skipped_steps(steps)
+    counts = skipped or []
+    start = next((place for place, count in enumerate(counts) if not count), len(counts))
+    nan_steps, scales = (steps.reported(name)[steps.reports(name)].tolist() for name in ("nan_steps", "loss_scale"))
+    return {
+        "num_expected": len(steps) - int((~steps.has("loss")[:start]).sum()),
+        "initial_skips": None if skipped is None else sum(counts[:start]),
+        "later_skips": None if skipped is None else sum(counts[start:]),
+        "steps_covered": len(steps) * lines_apart(steps.numbers),
+        "nan_steps": sum(map(_count, nan_steps)) if nan_steps else None,
+        "loss_scale_collapsed": any(counts) and bool(scales) and min(scales) <= LEAST_LOSS_SCALE < max(scales),
+        "loss_scale_holds": _holds(steps),
+    }
 
 
 def skipped_steps(steps: Steps) -> list[int] | None:
@@ -63,30 +62,15 @@ def _rates_that_stayed(steps: Steps) -> NDArray[np.bool_]:
     return bad & stays if moves else nothing
 
 
-def _count(value: float | None) -> int:
-    return int(value) if value is not None and math.isfinite(value) and value > 0 else 0
+def _count(value: float) -> int:
+    return int(value) if math.isfinite(value) and value > 0 else 0
 
 
-def total_of(record: Record, name: str) -> int | None:
-    """The sum of a count that lines may report; None where none does."""
-    found = [step.reported[name] for step in record.steps if name in step.reported]
-    return sum(map(_count, found)) if found else None
-
-
-def has_collapsed(record: Record, skips: Skips) -> bool:
-    """True if the loss scale fell to 1 or less, and steps were skipped."""
-    scales = [step.reported["loss_scale"] for step in record.steps if "loss_scale" in step.reported]
-    return bool(scales) and min(scales) <= LEAST_LOSS_SCALE < max(scales) and bool(skips.initial or skips.later)
-
-
-def holds(record: Record) -> bool:
+def _holds(steps: Steps) -> bool:
     """True if the loss scales at which steps were skipped do not fall from the middle of the run to its end."""
-    scales = [
-        step.reported["loss_scale"]
-        for step in record.steps
-        if "loss_scale" in step.reported and _count(step.reported.get("skipped_steps"))
-    ]
+    skipped = steps.reported("skipped_steps")
+    scales = steps.reported("loss_scale")[steps.reports("loss_scale") & np.isfinite(skipped) & (skipped >= 1)]
     third = len(scales) // 3
-    if third < FEWEST_SCALES or not all(scale > LEAST_LOSS_SCALE for scale in scales):
+    if third < FEWEST_SCALES or not (scales > LEAST_LOSS_SCALE).all():
         return False
     return float(np.median(scales[-third:])) >= float(np.median(scales[third : 2 * third]))

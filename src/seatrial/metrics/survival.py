@@ -23,6 +23,9 @@ _PARTING = {"peer_lost", "heartbeat_lost", "coordination_lost", "connect_failed"
 # A look for a checkpoint that is not there, where no exception says so.
 _NOT_THERE = re.compile(r"(?!.*(?:Error|Exception)\b).*\b(?:does not exist|not found)\b", re.DOTALL)
 _JOB = re.compile(r"\d+")  # without the number of its step
+# The facts of a fault that its record has too.
+_NUMBERS = ("rank", "exit_code", "sequence", "count", "reporter", "waits_for", "after")
+_TEXTS = ("source", "host", "operation", "reporter_host", "order", "program")
 
 
 class Timeline:
@@ -34,7 +37,7 @@ class Timeline:
 
     def __init__(self, events: Recording, main: Record, *, done: bool, ended: RunEnded | None) -> None:
         self._events, self._main, self._done, self._ended = events, main, done, ended
-        self._timed = not main.started or main.started.facts.get("clock", "log") == "log"
+        self._timed = main.facts.get("clock", "log") == "log"
         times = _times(events, without_faults=True)
         times = times if len(times) else _times(events)
         if self._timed:  # what stands before the first time of a log has none
@@ -73,7 +76,7 @@ class Timeline:
 
     def _survived(self, index: int, fault: Fault, course: _Course, *, placed: bool) -> bool | None:
         """True if the run went on after a fault; None: nothing tells whether it came before the last step or after."""
-        if fault.process == LAUNCHER and self._main.started and not self._main.from_other_trainer:
+        if fault.process == LAUNCHER and self._main.from_own_trainer:
             return index < self._whole.restart  # it has watched each attempt to its end
         if fault.line is not None and fault.line <= self._earlier.get(fault.facts.get("source"), 0):
             return True
@@ -162,7 +165,6 @@ class _Course:
     """
 
     first: int = 0
-
     at: Places = field(default_factory=lambda: np.arange(0))
     restart: int = -1
     sources: frozenset[str] = frozenset()
@@ -209,7 +211,3 @@ def _fault_record(event: Fault, seconds: float, survived: bool | None) -> FaultR
         survived=survived,
         **{**known, "count": known.get("count") or 1},
     )
-
-
-_NUMBERS = ("rank", "exit_code", "sequence", "count", "reporter", "waits_for", "after")
-_TEXTS = ("source", "host", "operation", "reporter_host", "order", "program")

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from seatrial.events import Checkpoint, Eval, Event, Step
+from seatrial.events import Checkpoint, Eval, Event
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.interval import Statistic, estimate
+from seatrial.metrics.numbering import lines_apart
 from seatrial.metrics.record import Ranges, Record, ranges, show_ranges
 from seatrial.metrics.shifts import find_shifts
+from seatrial.recording import Steps
 
 WARMUP_STEPS = 3  # MaxText's first two are artefacts of asynchronous dispatch, the third still fills caches
 ROLLING_STEPS = 5
@@ -35,6 +35,7 @@ FEW_IMPOSSIBLE = 3
 FEW_IMPOSSIBLE_SHARE = 0.05
 
 Places = NDArray[np.intp]
+Flags = NDArray[np.bool_]
 
 
 class Policy(NamedTuple):
@@ -43,10 +44,6 @@ class Policy(NamedTuple):
     rule: str
     choose: Callable[[Values], Places] | None
     statistic: Statistic
-
-
-def _between(first: int, last: int) -> Callable[[Values], Places]:
-    return lambda steps: np.flatnonzero((steps >= first) & (steps <= last))
 
 
 def _last(steps: Values) -> Places:
@@ -63,7 +60,10 @@ POLICIES: dict[str, Policy] = {
         "the mean of all lines but the first two and the last (train_llama2.sh and train_llama3.sh)",
         lambda steps: np.arange(len(steps))[2:-1], "mean",
     ),
-    "dgxc": Policy("the mean of iterations 35–44 (NVIDIA DGXC Benchmarking)", _between(35, 44), "mean"),
+    "dgxc": Policy(
+        "the mean of iterations 35–44 (NVIDIA DGXC Benchmarking)",
+        lambda steps: np.flatnonzero((steps >= 35) & (steps <= 44)), "mean",
+    ),
     "last-10": Policy(
         "the mean of the last ten lines (CloudAI, Megatron-Bridge)", lambda steps: np.arange(len(steps))[-10:], "mean"
     ),
@@ -110,33 +110,43 @@ class StepTimes:
     spread: float
 
 
-class Timed(NamedTuple):
-    """A step and its time. What it is in is of no matter here, as long as it is proportional to seconds."""
+@dataclass(frozen=True)
+class Lines:
+    """Steps and the time of each, in a unit that is of no matter here: it is proportional to seconds."""
 
-    step: Step
-    time: float
+    steps: Steps
+    times: Values
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def numbers(self) -> list[int]:
+        return self.steps.numbers
+
+    @property
+    def ranges(self) -> Ranges:
+        return ranges(self.steps.numbers)
+
+    def some(self, which: slice | Flags | Places) -> Lines:
+        return Lines(self.steps.some(which), self.times[which])
+
+    def split(self, keep: Flags) -> tuple[Lines, Lines]:
+        """Those to keep, and the others."""
+        return self.some(keep), self.some(~keep)
 
 
 class Window(NamedTuple):
-    """The chosen steps with their times, how they were chosen, and how many of all are beyond what is possible.
+    """The chosen steps with their times, and how they were chosen.
 
-    `undisturbed` are all steps that nothing but a warm-up sets apart.
+    `undisturbed` are all steps that nothing but a warm-up sets apart. `impossible`: "12 of 40", where so many steps
+    cannot have been done in their time that the times are not to be believed.
     """
 
-    chosen: tuple[Timed, ...]
-    undisturbed: tuple[Timed, ...]
+    chosen: Lines
+    undisturbed: Lines
     summary: StepTimes
-    num_impossible: int
-    num_of_attempt: int
-    believable: bool
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        return tuple(timed.step for timed in self.chosen)
-
-    @property
-    def times(self) -> Values:
-        return np.array([timed.time for timed in self.chosen])
+    impossible: str
 
 
 def measure_window(
@@ -144,8 +154,8 @@ def measure_window(
     main: Record,
     *,
     planned_steps: int | None,
-    time_of: Callable[[Step], float | None],
-    is_impossible: Callable[[Step, float], bool],
+    times_of: Callable[[Steps], Values],
+    are_impossible: Callable[[Steps, Values], Flags],
     policy: str,
 ) -> Window | None:
     """The steps that the policy takes of the attempt that stands for the run; None where none has a time.
@@ -153,57 +163,60 @@ def measure_window(
     Raises KeyError for an unknown policy.
     """
     rule, choose, statistic = POLICIES[policy]
-    attempts = [[Timed(s, time) for s in attempt if (time := time_of(s)) is not None] for attempt in main.attempts]
+    every = [Lines(attempt, times_of(attempt)) for attempt in main.attempts]
+    attempts = [lines.some(np.isfinite(lines.times)) for lines in every]
     planned = [(start.planned_steps if start else None) or planned_steps for start in main.starts]
     number = _attempt(main, attempts, planned)
     if number is None:
         return None
     lines = attempts[number]
-    stride = lines_apart([timed.step.step for timed in lines])
-    sorted_out = _sort_out(lines, is_impossible)
+    stride = lines_apart(lines.numbers)
+    sorted_out = _sort_out(lines, are_impossible)
     choice = _choose_by_rule(lines, rule, choose) if choose else _choose_steady(events, sorted_out, stride)
     if choice is None:
         return None
     of = f" of attempt {number + 1} of {len(attempts)}" if len(attempts) > 1 else ""
+    num_steps = len(lines if choose else sorted_out.counted)
     means = f" Each line of the log is the mean of {stride} steps." if stride > 1 else ""
     return Window(
-        chosen=tuple(choice.kept),
-        undisturbed=tuple(choice.undisturbed),
+        chosen=choice.kept,
+        undisturbed=choice.undisturbed,
         summary=_summary(
             choice, statistic, policy=policy, rule=choice.rule.format(of=of) + means, attempt=number + 1, stride=stride
         ),
-        num_impossible=len(sorted_out.impossible),
-        num_of_attempt=len(sorted_out.counted if choose is None else lines),
-        believable=sorted_out.believable,
+        impossible="" if sorted_out.believable else f"{len(sorted_out.impossible)} of {num_steps}",
     )
 
 
 class _SortedOut(NamedTuple):
     """The steps of an attempt: those that count, and of these the ones that were done and the impossible ones."""
 
-    counted: list[Timed]
-    not_counted: list[Timed]
-    done: list[Timed]
-    impossible: list[Timed]
+    counted: Lines
+    not_counted: Lines
+    done: Lines
+    impossible: Lines
     believable: bool
 
 
-def _sort_out(lines: list[Timed], is_impossible: Callable[[Step, float], bool]) -> _SortedOut:
-    counted, not_counted = _split(lines, [not timed.step.phase and not _grows(timed, lines) for timed in lines])
-    if not counted:
-        counted, not_counted = lines, []
-    flags = _impossible(counted, is_impossible)
-    done, impossible = _split(counted, [not flag for flag in flags])
+def _sort_out(lines: Lines, are_impossible: Callable[[Steps, Values], Flags]) -> _SortedOut:
+    sizes = lines.steps.reported("global_batch_size")
+    counts = (lines.steps.phases == "") & ~(sizes < sizes[-1])  # the batch grows up to that of the last one
+    counted, not_counted = lines.split(counts if counts.any() else ~counts)
+    half = len(counted) // 2
+    least = float(np.median(counted.times[half:])) / DISPATCHED
+    too_fast = are_impossible(counted.steps, counted.times)
+    too_fast[: min(EARLY_STEPS, half)] |= counted.times[: min(EARLY_STEPS, half)] < least
+    done, impossible = counted.split(~too_fast)
     few = max(FEW_IMPOSSIBLE, FEW_IMPOSSIBLE_SHARE * len(counted))
-    believable = sum(flags[EARLY_STEPS:]) <= few and 2 * len(impossible) <= len(counted)
+    believable = bool(too_fast[EARLY_STEPS:].sum() <= few) and 2 * len(impossible) <= len(counted)
     return _SortedOut(counted, not_counted, done if believable else counted, impossible, believable)
 
 
 class _Choice(NamedTuple):
     """What a policy takes, and its rule in words, with `{of}` where the attempt is named."""
 
-    kept: Sequence[Timed]
-    undisturbed: Sequence[Timed]
+    kept: Lines
+    undisturbed: Lines
     rule: str
     warmup: Ranges
     disturbed: Ranges = ()
@@ -215,25 +228,26 @@ class _Choice(NamedTuple):
 def _choose_steady(events: Sequence[Event], sorted_out: _SortedOut, stride: int) -> _Choice:
     """Our own policy: the steps after the warm-up that no evaluation or checkpoint has stretched."""
     done = sorted_out.done
-    clear, disturbed = _split(done, _undisturbed(events, [timed.step.step for timed in done], stride))
-    if 2 * len(clear) < len(done):
-        clear, disturbed = done, []
-    warmup, steady = _warmup(np.array([timed.time for timed in clear]))
+    is_clear = _undisturbed(events, done.numbers, stride)
+    if 2 * is_clear.sum() < len(done):
+        is_clear[:] = True
+    clear, disturbed = done.split(is_clear)
+    warmup, steady = _warmup(clear.times)
     choice = _Choice(
-        kept=clear[warmup:],
+        kept=clear.some(slice(warmup, None)),
         undisturbed=clear,
         rule="",
-        warmup=_ranges(clear[:warmup]),
-        disturbed=_ranges(disturbed),
-        not_counted=_ranges(sorted_out.not_counted),
-        impossible=_ranges(sorted_out.impossible) if sorted_out.believable else (),
+        warmup=clear.some(slice(warmup)).ranges,
+        disturbed=disturbed.ranges,
+        not_counted=sorted_out.not_counted.ranges,
+        impossible=sorted_out.impossible.ranges if sorted_out.believable else (),
         steady=steady,
     )
     return choice._replace(rule=_rule(choice, warmup))
 
 
 def _rule(choice: _Choice, warmup: int) -> str:
-    first, last = choice.kept[0].step.step, choice.kept[-1].step.step
+    first, last = choice.kept.numbers[0], choice.kept.numbers[-1]
     steps = f"Steps {first}–{last}" if last > first else f"Step {first}"
     sentence = (
         f"{steps}{{of}}. Left out: the first {warmup} as warm-up (at least {WARMUP_STEPS}, until the median of "
@@ -248,29 +262,29 @@ def _rule(choice: _Choice, warmup: int) -> str:
     return sentence + ("." if choice.steady else ". The step time never became steady.")
 
 
-def _choose_by_rule(lines: list[Timed], rule: str, choose: Callable[[Values], Places]) -> _Choice | None:
+def _choose_by_rule(lines: Lines, rule: str, choose: Callable[[Values], Places]) -> _Choice | None:
     """What a policy of another tool takes: all that its rule says, whatever happened in these steps."""
-    kept = [lines[place] for place in choose(np.array([timed.step.step for timed in lines]))]
+    kept = lines.some(choose(np.array(lines.numbers)))
     if not kept:
         return None
     return _Choice(
         kept=kept,
         undisturbed=kept,
-        rule=f"{rule[0].upper()}{rule[1:]}: {show_ranges(_ranges(kept))}{{of}}.",
-        warmup=_ranges([timed for timed in lines if timed.step.step < kept[0].step.step]),
+        rule=f"{rule[0].upper()}{rule[1:]}: {show_ranges(kept.ranges)}{{of}}.",
+        warmup=ranges(step for step in lines.numbers if step < kept.numbers[0]),
     )
 
 
 def _summary(choice: _Choice, statistic: Statistic, *, policy: str, rule: str, attempt: int, stride: int) -> StepTimes:
-    times = np.array([timed.time for timed in choice.kept])
+    times, numbers = choice.kept.times, choice.kept.numbers
     found = estimate(times, statistic)
     median = float(np.median(times))
     return StepTimes(
         policy=policy,
         rule=rule,
         attempt=attempt,
-        first_step=choice.kept[0].step.step,
-        last_step=choice.kept[-1].step.step,
+        first_step=numbers[0],
+        last_step=numbers[-1],
         steps_per_line=stride,
         warmup=choice.warmup,
         disturbed=choice.disturbed,
@@ -291,18 +305,12 @@ def _summary(choice: _Choice, statistic: Statistic, *, policy: str, rule: str, a
     )
 
 
-def lines_apart(steps: Sequence[int]) -> int:
-    """How many steps a line of the log stands for: the usual gap between two of them."""
-    gaps = [after - before for before, after in pairwise(steps) if after > before]
-    return median_low(gaps) if gaps else 1
-
-
-def _attempt(main: Record, attempts: Sequence[Sequence[Timed]], planned: Sequence[int | None]) -> int | None:
+def _attempt(main: Record, attempts: Sequence[Lines], planned: Sequence[int | None]) -> int | None:
     """The last complete attempt with enough steps, else the last with enough, the last complete one, the last."""
 
     def is_complete(number: int) -> bool:
         goal = planned[number]
-        steps = [step.step for step in main.attempts[number]]
+        steps = main.attempts[number].numbers
         return goal is not None and steps[-1] >= goal - lines_apart(steps)
 
     timed = [number for number, attempt in enumerate(attempts) if attempt]
@@ -312,46 +320,20 @@ def _attempt(main: Record, attempts: Sequence[Sequence[Timed]], planned: Sequenc
     return next((choice[-1] for choice in choices if choice), None)
 
 
-def _split(lines: Sequence[Timed], keep: Sequence[bool]) -> tuple[list[Timed], list[Timed]]:
-    kept = [timed for timed, flag in zip(lines, keep, strict=True) if flag]
-    return kept, [timed for timed, flag in zip(lines, keep, strict=True) if not flag]
-
-
-def _ranges(lines: Sequence[Timed]) -> Ranges:
-    return ranges(timed.step.step for timed in lines)
-
-
-def _grows(timed: Timed, lines: Sequence[Timed]) -> bool:
-    """True if the batch of a step is smaller than that of the last one, by the log's own word."""
-    size, final = (line.step.reported.get("global_batch_size") for line in (timed, lines[-1]))
-    return size is not None and final is not None and size < final
-
-
-def _impossible(lines: Sequence[Timed], is_impossible: Callable[[Step, float], bool]) -> list[bool]:
-    """Which steps were dispatched, but cannot have been done in their time."""
-    half = len(lines) // 2
-    least = float(np.median([timed.time for timed in lines[half:]])) / DISPATCHED if lines else 0.0
-    return [
-        is_impossible(timed.step, timed.time) or (place < min(EARLY_STEPS, half) and timed.time < least)
-        for place, timed in enumerate(lines)
-    ]
-
-
-def _undisturbed(events: Sequence[Event], steps: Sequence[int], stride: int) -> list[bool]:
+def _undisturbed(events: Sequence[Event], steps: Sequence[int], stride: int) -> Flags:
     """Which lines have no evaluation or checkpoint in their time: it may be booked on its own step or on the next."""
     at = {event.step for event in events if isinstance(event, (Eval, Checkpoint))}
-    clear = [True] * len(steps)
-    places = np.searchsorted(np.array(steps), sorted(at | {step + 1 for step in at}))
-    for place, step in zip(places, sorted(at | {step + 1 for step in at}), strict=True):
+    booked = sorted(at | {step + 1 for step in at})
+    clear = np.ones(len(steps), bool)
+    for place, step in zip(np.searchsorted(np.array(steps), booked), booked, strict=True):
         if place < len(steps) and steps[place] - step < stride:
             clear[place] = False
     return clear
 
 
-def mostly_disturbed(events: Sequence[Event], steps: Sequence[Step]) -> bool:
+def mostly_disturbed(events: Sequence[Event], steps: Sequence[int]) -> bool:
     """True if an evaluation or a checkpoint lies in most of the stretches between these lines of a log."""
-    numbers = [step.step for step in steps]
-    return 2 * sum(_undisturbed(events, numbers, lines_apart(numbers))) < len(numbers)
+    return 2 * int(_undisturbed(events, steps, lines_apart(steps)).sum()) < len(steps)
 
 
 def _warmup(times: Values) -> tuple[int, bool]:

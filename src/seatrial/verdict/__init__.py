@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-from seatrial.events import encode
+from seatrial.events import decode, encode
 from seatrial.logs.fault_table import KINDS, Cuts
 from seatrial.metrics import Completion, Metrics, Numerics
 from seatrial.spec import RunSpec
@@ -23,9 +22,6 @@ from seatrial.verdict.exit_codes import EXIT_CODES, WORST_OUTCOME_FIRST, Outcome
 from seatrial.verdict.headline import headline
 from seatrial.verdict.numerics import judge_numerics
 from seatrial.verdict.performance import judge_performance, shifts_told
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 __all__ = [
     "AXES",
@@ -85,15 +81,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Verdict:
     """The inverse of `to_dict`. Raises pydantic.ValidationError for anything else."""
-    return _reader().validate_python({k: v for k, v in data.items() if k not in ("v", "exit_code")})
-
-
-@cache
-def _reader() -> TypeAdapter[Verdict]:
-    """Made once, for it takes longer than all else that is done about a run."""
-    from pydantic import TypeAdapter  # late: only the border pays for it
-
-    return TypeAdapter(Verdict)
+    return decode(Verdict, {k: v for k, v in data.items() if k not in ("v", "exit_code")})
 
 
 def judge(
@@ -138,11 +126,8 @@ def _axis(checks: Iterable[Check]) -> AxisVerdict:
 
 
 def _outcome(completion: Completion, numerics: Numerics, axes: Mapping[Axis, AxisVerdict]) -> Outcome:
-    if (
-        numerics.num_non_finite
-        or numerics.non_finite_others
-        or "non_finite_loss" in (completion.reason, _blamed(completion))
-    ):
+    blamed = completion.diagnosis.kind if completion.diagnosis else None
+    if numerics.num_non_finite or numerics.non_finite_others or "non_finite_loss" in (completion.reason, blamed):
         return "fail"  # that the run stopped because of it is a consequence
     if completion.all_steps_done:
         failed = [check.name for check in axes["completion"].checks if check.status == "fail"]
@@ -152,10 +137,6 @@ def _outcome(completion: Completion, numerics: Numerics, axes: Mapping[Axis, Axi
         return cut
     statuses = {axis.status for axis in axes.values()}
     return "fail" if "fail" in statuses else "inconclusive" if "inconclusive" in statuses else "pass"
-
-
-def _blamed(completion: Completion) -> str | None:
-    return completion.diagnosis.kind if completion.diagnosis else None
 
 
 def _cut_short(completion: Completion) -> Outcome | None:

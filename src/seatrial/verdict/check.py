@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from seatrial.spec import METRICS
+from seatrial.spec import METRICS, Expectation
 
 Axis = Literal["completion", "numerics", "performance"]
 Status = Literal["pass", "fail", "inconclusive", "not_applicable"]
@@ -34,6 +34,11 @@ class Check:
     def title(self) -> str:
         """The name for a reader."""
         return METRICS[self.name].title if self.name in METRICS else self.name
+
+
+def allowed(target: Expectation, tolerance: float) -> float:
+    """The fraction by which a target may be missed: its own tolerance, or that of the verdict."""
+    return tolerance if target.tolerance is None else target.tolerance
 
 
 def show(value: float | str | None, unit: str = "") -> str:

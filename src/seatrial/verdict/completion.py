@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from seatrial.events import IN_ORDER
 from seatrial.metrics import Completion, FaultRecord, show_ranges
-from seatrial.verdict.check import Answer, Check
+from seatrial.verdict.check import Answer, Check, Status
 
 _WORDS = {"aborted": "aborted, according to the log"}
 MAX_FAULTS_SHOWN, MAX_ALIKE_SHOWN = 10, 3
@@ -15,7 +15,6 @@ MAX_FAULTS_SHOWN, MAX_ALIKE_SHOWN = 10, 3
 
 def judge_completion(completion: Completion) -> list[Check]:
     """The checks of completion."""
-    last, target = completion.last_eval_loss, completion.target_eval_loss
     several = len(completion.attempts) > 1
     checks = [
         *([_spelling(completion)] if completion.guessed else []),
@@ -30,12 +29,7 @@ def judge_completion(completion: Completion) -> list[Check]:
             evidence=(*_what_broke(completion), *_how_processes_ended(completion)),
         ),
     ]  # fmt: skip
-    if last is not None and target is not None:
-        checks.append(_check("target reached", _target(last, target, completion.reason), measured=last, bound=target))
-    if completion.last_shortfall is not None:
-        answer = _score(completion.last_score, completion.last_shortfall, completion.reason)
-        checks.append(_check("target reached", answer, measured=completion.last_shortfall, bound=0, unit="short of it"))
-    return [*checks, _check("ran as configured", _configuration(completion))]
+    return [*checks, *_targets_reached(completion), _check("ran as configured", _configuration(completion))]
 
 
 def _check(name: str, answer: Answer, **details: Any) -> Check:
@@ -93,7 +87,7 @@ def _spelling(completion: Completion) -> Check:
     return _check("spelling known", answer, evidence=(completion.guessed,))
 
 
-def _attempts(completion: Completion) -> Iterable[str]:
+def _attempts(completion: Completion) -> Iterator[str]:
     for number, attempt in enumerate(completion.attempts, 1):
         is_other = attempt.planned_steps not in (None, completion.planned_steps)
         of = f" of {attempt.planned_steps} planned" if is_other else ""
@@ -179,19 +173,20 @@ def _how_processes_ended(completion: Completion) -> list[str]:
     return ["the log has no end marker"] if passed else []
 
 
-def _target(last: float, target: float, reason: str | None) -> Answer:
-    """True if the evaluations came down to the loss that the run was for."""
-    if last <= target:
-        return "pass", f"The last evaluation loss, {last:.5g}, reached the target of {target:.5g}."
-    why = f"The last evaluation loss, {last:.5g}, did not reach the target of {target:.5g}."
-    return "inconclusive" if reason is None else "fail", why
-
-
-def _score(score: str, shortfall: float, reason: str | None) -> Answer:
-    """The same of a score, which is no loss."""
-    if shortfall <= 0:
-        return "pass", f"The last evaluation reached its target: {score}."
-    return "inconclusive" if reason is None else "fail", f"The last evaluation did not reach its target: {score}."
+def _targets_reached(completion: Completion) -> Iterator[Check]:
+    """Whether the evaluations came to what the run was for: down to a loss, or to a score, which is no loss."""
+    last, target, shortfall = completion.last_eval_loss, completion.target_eval_loss, completion.last_shortfall
+    missed: Status = "inconclusive" if completion.reason is None else "fail"
+    if last is not None and target is not None:
+        reached = "reached" if last <= target else "did not reach"
+        sentence = f"The last evaluation loss, {last:.5g}, {reached} the target of {target:.5g}."
+        answer: Answer = ("pass" if last <= target else missed, sentence)
+        yield _check("target reached", answer, measured=last, bound=target)
+    if shortfall is not None:
+        reached = "reached" if shortfall <= 0 else "did not reach"
+        sentence = f"The last evaluation {reached} its target: {completion.last_score}."
+        answer = ("pass" if shortfall <= 0 else missed, sentence)
+        yield _check("target reached", answer, measured=shortfall, bound=0, unit="short of it")
 
 
 def _what_broke(completion: Completion) -> list[str]:

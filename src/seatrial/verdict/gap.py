@@ -98,11 +98,8 @@ def _stragglers(performance: Performance, time: StepTime) -> Iterator[Cause]:
     """The slowest rank sets the pace of all: without it, the step would be as short as the others'."""
     measured = performance.estimates["step_seconds"].value
     for slow in performance.stragglers[:1]:
-        host = f" on {slow.host}" if slow.host else ""
         seconds = measured * slow.slower_by / (1 + slow.slower_by)
-        yield Cause(
-            kind="stragglers", seconds=seconds, evidence=f"rank {slow.process}{host} is {slow.slower_by:.1%} slower"
-        )
+        yield Cause(kind="stragglers", seconds=seconds, evidence=f"{slow.who} is {slow.slower_by:.1%} slower")
 
 
 def _levels(performance: Performance, time: StepTime) -> Iterator[Cause]:

@@ -56,21 +56,17 @@ def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: str) -> st
 
 def _but(performance: Performance) -> str:
     """What a median does not show: slow steps where they cost much, and a rank that is slower than the others."""
-    said, spikes = _shifted(performance), performance.spikes
+    spikes = performance.spikes
+    said = f" But it became {shifts_told(performance)}." if performance.shifts else ""
     if spikes is not None and spikes.share_lost >= MUCH_LOST:
         longest = show(spikes.longest_seconds, "s")
         where = show_ranges(spikes.steps)
         said += f" But slow steps cost {spikes.share_lost:.0%} of the time, up to {longest} each: {where}."
     if performance.stragglers:
         slowest, *more = performance.stragglers
-        host = f" on {slowest.host}" if slowest.host else ""
         others = f", and {len(more)} more ranks are slow" if more else ""
-        said += f" But rank {slowest.process}{host} is {slowest.slower_by:.0%} slower than the others{others}."
+        said += f" But {slowest.who} is {slowest.slower_by:.0%} slower than the others{others}."
     return said
-
-
-def _shifted(performance: Performance) -> str:
-    return f" But it became {shifts_told(performance)}." if performance.shifts else ""
 
 
 def _loss(numerics: Numerics) -> str:

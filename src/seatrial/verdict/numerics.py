@@ -127,23 +127,15 @@ def _is_reported(numerics: Numerics, share: float) -> Answer:
 
 # What became of the loss → the answer on real data, on synthetic (the same batch in every step), and on unknown data.
 _TREND: dict[str, tuple[Status, Status, Status]] = {
-    "negative": ("fail", "fail", "fail"),
-    "lost": ("fail", "fail", "fail"),
-    "nothing": ("inconclusive", "not_applicable", "inconclusive"),
+    **dict.fromkeys(("negative", "lost", "rising"), ("fail", "fail", "fail")),
+    **dict.fromkeys(("stuck", "zero"), ("fail", "inconclusive", "inconclusive")),
     "memorised": ("fail", "not_applicable", "inconclusive"),
-    "stuck": ("fail", "inconclusive", "inconclusive"),
-    "rising": ("fail", "fail", "fail"),
-    "zero": ("fail", "inconclusive", "inconclusive"),
-    "rises from chance": ("inconclusive", "inconclusive", "inconclusive"),
-    "ends high": ("inconclusive", "inconclusive", "inconclusive"),
-    "above its start": ("inconclusive", "inconclusive", "inconclusive"),
-    "spiked": ("inconclusive", "inconclusive", "inconclusive"),
-    "falling": ("pass", "pass", "pass"),
-    "slight": ("inconclusive", "not_applicable", "inconclusive"),
-    "of two": ("inconclusive", "not_applicable", "inconclusive"),
-    "untrained": ("inconclusive", "inconclusive", "inconclusive"),
-    "evaluated": ("pass", "pass", "pass"),
-    "flat": ("inconclusive", "not_applicable", "inconclusive"),
+    **dict.fromkeys(
+        ("rises from chance", "ends high", "above its start", "spiked", "untrained"),
+        ("inconclusive", "inconclusive", "inconclusive"),
+    ),
+    **dict.fromkeys(("nothing", "slight", "of two", "flat"), ("inconclusive", "not_applicable", "inconclusive")),
+    **dict.fromkeys(("falling", "evaluated"), ("pass", "pass", "pass")),
     "level": ("pass", "not_applicable", "pass"),
     "too_short": ("not_applicable", "not_applicable", "not_applicable"),
 }

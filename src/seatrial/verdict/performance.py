@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from seatrial.estimate.hardware import TERA
 from seatrial.metrics import Estimate, Performance, StepTimes, Straggler, show_ranges, work_of_a_step
 from seatrial.metrics.drift import DRIFTS_BY
 from seatrial.metrics.shifts import SHORTEST
 from seatrial.spec import METRICS, Expectation, RunSpec
-from seatrial.verdict.check import Axis, Check, Status, show, show_beside
+from seatrial.verdict.check import Axis, Check, Status, allowed, show, show_beside
 from seatrial.verdict.gap import beside_expected
 
 AXIS: Axis = "performance"
@@ -21,8 +22,6 @@ SLOW_AGAIN = 0.05  # of the steps
 CONTRADICTS = 0.02  # of a step time: two targets that ask for times further apart contradict each other
 SHOWN = 8  # keys that an engine did not get
 MOST_SHIFTS = 3
-TERA = 1e12
-
 
 # How figures agree, the worst first → the status of the check.
 _AGREEMENT: dict[str, Status] = {"contradiction": "fail", "doubt": "inconclusive", "agree": "pass"}
@@ -32,7 +31,7 @@ _WORST_FIRST = tuple(_AGREEMENT)
 def judge_performance(
     performance: Performance, spec: RunSpec | None, *, rehearsal: str, dropped: Sequence[str], tolerance: float
 ) -> list[Check]:
-    """True if the figures agree, and a check per target; one that says so where no speed is judged."""
+    """Whether the figures agree, and a check per target; one that says so where no speed is judged."""
     targets = spec.expectations if spec else ()
     if rehearsal:
         on_cluster = (f"target on the cluster: {METRICS[e.metric].title} {_shown(e)}" for e in targets)
@@ -83,13 +82,13 @@ def _target(
     performance: Performance, target: Expectation, spec: RunSpec, tolerance: float, dropped: Sequence[str]
 ) -> Check:
     kind = METRICS[target.metric]
-    allowed = tolerance if target.tolerance is None else target.tolerance
+    margin = allowed(target, tolerance)
     higher = kind.better == "higher"
-    bound = target.value * (1 - allowed if higher else 1 + allowed)
+    bound = target.value * (1 - margin if higher else 1 + margin)
     estimate = performance.estimates.get(target.metric)
     figure = f"{100 * target.value:.4g}%" if kind.unit == "fraction" else show(target.value)
     measured, least = show_beside(estimate.value if estimate else None, bound, unit=kind.unit)
-    asked = f"{'≥' if higher else '≤'} {least} ({figure} with {allowed:.0%} tolerance)"
+    asked = f"{'≥' if higher else '≤'} {least} ({figure} with {margin:.0%} tolerance)"
     doubts: tuple[str, ...] = ()
     if estimate is None:
         # A target that nothing can be compared with is not met.
@@ -98,8 +97,7 @@ def _target(
         sentence = f"Not measured: {reason}; target {asked}."
     else:
         doubts = (*_not_got(dropped), *_doubts(performance, target.metric, estimate, bound))
-        met = estimate.value >= bound if higher else estimate.value <= bound
-        status = "inconclusive" if doubts else "pass" if met else "fail"
+        status = "inconclusive" if doubts else "pass" if _meets(target.metric, estimate.value, bound) else "fail"
         sentence = f"{measured}; target {asked}."
     return Check(
         name=target.metric,
@@ -111,13 +109,13 @@ def _target(
         unit=kind.unit,
         window=performance.window,
         evidence=doubts
-        + _circumstances(performance, target.metric, estimate, allowed)
+        + _circumstances(performance, target.metric, estimate, margin)
         + _contradicting_targets(performance, target, spec),
     )
 
 
 def _not_got(dropped: Sequence[str]) -> list[str]:
-    """That the run was another one than the target is for."""
+    """The keys without which this was not the run that the target is for."""
     names = ", ".join(dropped[:SHOWN]) + (f" and {len(dropped) - SHOWN} more" if len(dropped) > SHOWN else "")
     return [f"the engine did not get {names}, which may change speed and memory"] if dropped else []
 
@@ -158,23 +156,26 @@ def _hidden_by_the_median(performance: Performance, metric: str, estimate: Estim
     often = spikes is not None and spikes.count > max(1, SLOW_AGAIN * performance.num_counted)
     if times is None or not (often or performance.levels):
         return False
-    by_mean = times.mean / times.value
-    if METRICS[metric].better == "lower":
-        return estimate.value <= bound < estimate.value * by_mean
-    return estimate.value / by_mean < bound <= estimate.value
+    return _meets_unless_slower(metric, estimate.value, times.mean / times.value, bound)
 
 
 def _slow_ranks(performance: Performance, metric: str, estimate: Estimate, bound: float) -> list[str]:
     """Ranks by whose own steps the bound is missed, where it is met by the rank that counts."""
-    lower = METRICS[metric].better == "lower"
-    doubts = []
-    for straggler in performance.stragglers:
-        value = estimate.value * (1 + straggler.slower_by) if lower else estimate.value / (1 + straggler.slower_by)
-        if (estimate.value <= bound < value) if lower else (value < bound <= estimate.value):
-            doubts.append(
-                f"rank {straggler.process} is {straggler.slower_by:.1%} slower than the others, beyond the bound"
-            )
-    return doubts
+    return [
+        f"rank {straggler.process} is {straggler.slower_by:.1%} slower than the others, beyond the bound"
+        for straggler in performance.stragglers
+        if _meets_unless_slower(metric, estimate.value, 1 + straggler.slower_by, bound)
+    ]
+
+
+def _meets(metric: str, value: float, bound: float) -> bool:
+    return value <= bound if METRICS[metric].better == "lower" else value >= bound
+
+
+def _meets_unless_slower(metric: str, value: float, factor: float, bound: float) -> bool:
+    """True if a bound that is met would be missed by steps that take so many times as long."""
+    slower = value * factor if METRICS[metric].better == "lower" else value / factor
+    return _meets(metric, value, bound) and not _meets(metric, slower, bound)
 
 
 def _drifts_across(performance: Performance, metric: str, estimate: Estimate, bound: float) -> list[str]:
@@ -187,7 +188,7 @@ def _drifts_across(performance: Performance, metric: str, estimate: Estimate, bo
         estimate.value * seconds / times.value if kind.unit == "s" else estimate.value * times.value / seconds
         for seconds, _ in ends
     ]
-    beyond = [value > bound if kind.better == "lower" else value < bound for value in values]
+    beyond = [not _meets(metric, value, bound) for value in values]
     if beyond[0] == beyond[1]:
         return []
     slow = beyond.index(True)
@@ -272,10 +273,9 @@ def shifts_told(performance: Performance) -> str:
 
 
 def _straggler(found: Straggler) -> str:
-    host = f" on {found.host}" if found.host else ""
     seconds = "" if found.step_seconds is None else f": {show(found.step_seconds, 's')}"
     origin = f", {found.origin}" if found.origin else ""
-    return f"rank {found.process}{host} is {found.slower_by:.1%} slower than the others{seconds}{origin}"
+    return f"{found.who} is {found.slower_by:.1%} slower than the others{seconds}{origin}"
 
 
 def _contradicting_targets(performance: Performance, target: Expectation, spec: RunSpec) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from seatrial.events import encode
+from seatrial.events import decode, encode
 from seatrial.spec import RunSpec
 from seatrial.verdict.check import Check
 from seatrial.verdict.cvs_compat.findings import MISTAKES, Answer, CvsAnswer, Finding, Flavour
@@ -66,9 +66,7 @@ def to_dict(answer: CvsAnswer) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> CvsAnswer:
     """The inverse of `to_dict`. Raises pydantic.ValidationError for anything else."""
-    from pydantic import TypeAdapter  # late: only the border pays for it
-
-    return TypeAdapter(CvsAnswer).validate_python(dict(data))
+    return decode(CvsAnswer, data)
 
 
 def judge_like_cvs(lines: Iterable[str], spec: RunSpec | None, *, tolerance: float = 0.05) -> CvsAnswer:

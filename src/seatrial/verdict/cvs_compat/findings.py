@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from seatrial.spec import Expectation
-
 Flavour = Literal["jax", "megatron"]
 Answer = Literal["pass", "fail", "crash", "not_applicable"]
 
@@ -99,11 +97,6 @@ def shown(line: str) -> str:
     return line.strip()[:MAX_TEXT]
 
 
-def verdict_of(complaints: Sequence[Finding], *, crashed: bool = False) -> Answer:
+def verdict_of(complaints: Sequence[Finding], *, crashed: bool) -> Answer:
     """What the complaints come to."""
     return "crash" if crashed else "fail" if complaints else "pass"
-
-
-def allowed(expectation: Expectation, tolerance: float) -> float:
-    """The fraction by which an expectation may be missed."""
-    return tolerance if expectation.tolerance is None else expectation.tolerance

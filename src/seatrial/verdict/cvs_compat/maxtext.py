@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from seatrial.spec import METRICS, RunSpec
-from seatrial.verdict.check import show
+from seatrial.verdict.check import allowed, show
 from seatrial.verdict.cvs_compat.findings import (
     GPU_WORDS,
     MISTAKES,
@@ -18,7 +18,6 @@ from seatrial.verdict.cvs_compat.findings import (
     CvsAnswer,
     Finding,
     Words,
-    allowed,
     found,
     shown,
     verdict_of,

@@ -6,10 +6,10 @@ import math
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from seatrial.spec import METRICS, Expectation, RunSpec
-from seatrial.verdict.check import show
+from seatrial.verdict.check import allowed, show
 from seatrial.verdict.cvs_compat.findings import (
     GPU_WORDS,
     MISTAKES,
@@ -17,7 +17,6 @@ from seatrial.verdict.cvs_compat.findings import (
     CvsAnswer,
     Finding,
     Words,
-    allowed,
     found,
     shown,
     verdict_of,
@@ -37,28 +36,20 @@ _NAN = re.compile(r"(?:throughput per GPU|tokens/GPU/s|mem usages):\s+[NaN|Inf]"
 _LINE = re.compile(r"iteration\s+\d+/\s*\d+\s*\|")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Read:
-    """How CVS reads one of its keys, and what its unit is in ours."""
+class _Read(NamedTuple):
+    """How CVS reads one of its keys, in upper and lower case, and what its unit is in ours."""
 
     key: str
-    pattern: re.Pattern[str]
+    pattern: str
     scale: float = 1.0
 
 
 _KEYS = {
-    "tflops_per_second_per_device": _Read(
-        key="throughput_per_gpu", pattern=re.compile(r"throughput per GPU:\s+([0-9.]+)", re.IGNORECASE)
-    ),
-    "tokens_per_second_per_device": _Read(
-        key="tokens_per_gpu", pattern=re.compile(r"tokens/GPU/s:\s+([0-9]+)", re.IGNORECASE)
-    ),
-    "memory_fraction": _Read(key="mem_usage", pattern=re.compile(r"mem usages:\s+([0-9.]+)", re.IGNORECASE)),
-    "step_seconds": _Read(
-        key="elapsed_time_per_iteration", scale=1000.0,
-        pattern=re.compile(r"elapsed time per iteration \(ms\):\s+([0-9.]+)", re.IGNORECASE),
-    ),
-}  # fmt: skip
+    "tflops_per_second_per_device": _Read("throughput_per_gpu", r"throughput per GPU:\s+([0-9.]+)"),
+    "tokens_per_second_per_device": _Read("tokens_per_gpu", r"tokens/GPU/s:\s+([0-9]+)"),
+    "memory_fraction": _Read("mem_usage", r"mem usages:\s+([0-9.]+)"),
+    "step_seconds": _Read("elapsed_time_per_iteration", r"elapsed time per iteration \(ms\):\s+([0-9.]+)", 1000.0),
+}
 
 
 class MegatronReading:
@@ -96,7 +87,7 @@ class MegatronReading:
             if target.metric in _KEYS and not crashed:
                 read = _KEYS[target.metric]
                 lines = enumerate(self._tail, first_line)
-                texts = [(text, number) for number, line in lines for text in read.pattern.findall(line)]
+                texts = [(text, n) for n, line in lines for text in re.findall(read.pattern, line, re.IGNORECASE)]
                 try:
                     values = [(float(text), number) for text, number in texts]
                 except ValueError:
