@@ -94,7 +94,8 @@ def test_an_option_of_deepspeed_without_its_value_is_an_error_there(here: Path) 
     resolved = read(here, RUNNER.format(options="--hostfile --num_nodes 2"), hostfile=TWO)
     assert resolved.spec is None
     problem = found(resolved, "missing-value")
-    assert (problem.severity, problem.path, str(problem.mark).rpartition("/")[2]) == ("error", "--hostfile", "run.sh:1:11")
+    assert (problem.severity, problem.path) == ("error", "--hostfile")
+    assert str(problem.mark).endswith("run.sh:1:11")
 
 
 def test_without_its_hostfile_that_is_said(here: Path) -> None:
