@@ -14,7 +14,7 @@ from seatrial.history.earlier import earlier_runs, step_seconds_of_others
 from seatrial.history.formats import FORMATS
 from seatrial.history.gate import Gate, judge_slowdown
 from seatrial.history.listing import find_runs, list_runs, locate
-from seatrial.history.loaded import LoadedRun, load, load_with_steps
+from seatrial.history.loaded import LoadedRun, load
 from seatrial.runs.files import write_text
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "judge_slowdown",
     "list_runs",
     "load",
-    "load_with_steps",
     "locate",
     "sides",
 ]
