@@ -1,10 +1,9 @@
-"""Which folders are to be served, where, and to whom: checked before the server's packages are needed."""
+"""Which folders are to be served, and to whom: checked before the server's packages are needed."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -12,16 +11,6 @@ from seatrial.errors import InputError, reason_of
 
 TOKEN_BYTES = 24
 FEWEST_CHARACTERS = 16  # of a token that a person chose
-
-
-@dataclass(frozen=True, kw_only=True)
-class Serving:
-    """Which folders are served, where, and to whom; port 0 is any that is free."""
-
-    roots: tuple[Path, ...]
-    host: str
-    port: int
-    token_file: Path | None
 
 
 def roots_of(given: Sequence[Path]) -> tuple[Path, ...]:
@@ -35,20 +24,20 @@ def roots_of(given: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(root for root in dict.fromkeys(found) if not any(other in root.parents for other in found))
 
 
-def token_of(asked: Serving) -> str | None:
+def token_of(file: Path | None, host: str) -> str | None:
     """The token of the file, or a new one; None for this machine alone. Raises InputError for a file without one."""
-    if asked.token_file is not None:
-        try:
-            text = asked.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            why, fix = f"it cannot be read: {reason_of(error)}", "name a file with the token in it"
-            raise InputError.single("token-file", str(asked.token_file), why, fix) from error
-        if len(text) < FEWEST_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
-            why = f"its token is not one word of {FEWEST_CHARACTERS} ASCII characters or more"
-            fix = "make one: python -c 'import secrets; print(secrets.token_urlsafe())' > FILE"
-            raise InputError.single("token-file", str(asked.token_file), why, fix)
-        return text
-    return None if _is_loopback(asked.host) else secrets.token_urlsafe(TOKEN_BYTES)
+    if file is None:
+        return None if _is_loopback(host) else secrets.token_urlsafe(TOKEN_BYTES)
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        why, fix = f"it cannot be read: {reason_of(error)}", "name a file with the token in it"
+        raise InputError.single("token-file", str(file), why, fix) from error
+    if len(text) < FEWEST_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
+        why = f"its token is not one word of {FEWEST_CHARACTERS} ASCII characters or more"
+        fix = "make one: python -c 'import secrets; print(secrets.token_urlsafe())' > FILE"
+        raise InputError.single("token-file", str(file), why, fix)
+    return text
 
 
 def _is_loopback(host: str) -> bool:
