@@ -109,12 +109,7 @@ def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -
 
 
 @app.command()
-@options.configuration
-@options.where
-@options.engine
-@options.rehearse
-@options.text
-@options.collapse
+@options.of_a_run
 @option(
     "--explain",
     metavar="KEY",
@@ -217,12 +212,7 @@ def schema(name: str) -> None:
 
 
 @app.command()
-@options.configuration
-@options.where
-@options.engine
-@options.rehearse
-@options.text
-@options.collapse
+@options.of_a_run
 @option("--preflight/--no-preflight", default=True, help="Check the hosts first, if they are reached by SSH.")
 @option("--retries", type=click.IntRange(0, 100), default=0, help="Retries after infrastructure failures.")
 @option(
