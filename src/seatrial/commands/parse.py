@@ -82,6 +82,7 @@ def check_logs(paths: Sequence[Path], family: str, pattern: Path | None) -> str 
 
 
 def unreadable(paths: Sequence[Path], error: OSError) -> InputError:
+    """The error for logs that cannot be opened."""
     why = f"it cannot be read: {error.strerror or error}"
     return InputError.single("unreadable-log", str(error.filename or _named(paths)), why, "name a log file")
 
