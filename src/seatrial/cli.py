@@ -445,13 +445,10 @@ def publish(run_dirs: tuple[Path, ...], target: str | None, grafana: bool, **to:
 def history(root: Path, output: str, **wanted: Any) -> None:
     """List the runs below a folder, the newest first."""
     from seatrial.history import list_runs
-    from seatrial.runs.files import write_text
+    from seatrial.report import html
 
     text = list_runs(root, output=output, **wanted)
-    if output == "html":
-        write_text(Path("history.html"), text)
-        text = "report: history.html"
-    click.echo(text)
+    click.echo(html.saved("history.html", text) if output == "html" else text)
 
 
 @app.command(cls=WithSeveral)

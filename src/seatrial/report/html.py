@@ -16,6 +16,7 @@ from functools import cache
 from html import unescape
 from importlib import resources
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.report import nodes, ranks
@@ -24,6 +25,7 @@ from seatrial.report.figures import SYMBOLS, TITLES, WORDS, compared, figures, h
 from seatrial.report.gather import RunReport, Value
 from seatrial.report.problems import by_severity
 from seatrial.report.sections import sections
+from seatrial.runs.files import write_text
 from seatrial.verdict import show
 
 if TYPE_CHECKING:
@@ -87,6 +89,12 @@ def page(template: str, scripts: tuple[str, ...], **values: Any) -> str:
     """A page from one of our templates with the style sheet and the scripts, as one, that its policy lets run."""
     style, code = _assets(_STYLES), _assets((*_SCRIPTS, *scripts))
     return _environment().get_template(template).render(policy=_policy(style, code), style=style, script=code, **values)
+
+
+def saved(name: str, text: str) -> str:
+    """Writes a page into the current folder; a line that names it."""
+    write_text(Path(name), text)
+    return f"report: {name}"
 
 
 def policy_of(page: str) -> str:
