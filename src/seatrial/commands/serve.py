@@ -7,7 +7,7 @@ from pathlib import Path
 
 from seatrial.console import Say
 from seatrial.publish import require_package
-from seatrial.serve.asked import roots_of, token_of
+from seatrial.serve.arguments import roots_of, token_of
 
 
 def serve(folders: Sequence[Path], *, host: str, port: int, token_file: Path | None, say: Say) -> None:

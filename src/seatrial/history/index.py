@@ -65,10 +65,7 @@ class Index:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._as_input_error():
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise self._unusable(reason_of(error)) from error
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             self._database.row_factory = sqlite3.Row
             try:
@@ -151,8 +148,8 @@ class Index:
         """What goes wrong with the file, as one message."""
         try:
             yield
-        except sqlite3.Error as error:
-            raise self._unusable(str(error)) from error
+        except (sqlite3.Error, OSError) as error:
+            raise self._unusable(reason_of(error)) from error
 
     def _unusable(self, why: str) -> InputError:
         fix = next((fix for words, fix in _FIXES if words in why), _MOVE_AWAY)
