@@ -26,14 +26,14 @@ from seatrial.commands.judge import JudgeOptions
 from seatrial.commands.judge_named import judge_named
 from seatrial.engines import known
 from seatrial.errors import InputError, LaunchError, Mark, Problem, SeatrialError
-from seatrial.history import Comparison, compare_named, load_with_steps
+from seatrial.history import Comparison, compare_named, load
 from seatrial.history.past import History, PastRun, past_runs
-from seatrial.history.summary import is_run
 from seatrial.launch.where import HERE, Where
 from seatrial.metrics import Metrics
 from seatrial.report.columns import Table
 from seatrial.report.folder import FolderReport
 from seatrial.report.steps import step_table
+from seatrial.runs.directory import is_run
 from seatrial.spec import RunSpec
 from seatrial.verdict import AxisVerdict, Check, Verdict
 
@@ -227,11 +227,11 @@ def load_run(directory: Place) -> Run:
     if not is_run(path):
         fix = "name the directory that a run printed, or keep what is judged: judge(log, out=DIRECTORY)"
         raise InputError.single("no-run", str(path), "it is no run directory", fix)
-    loaded, attempts = load_with_steps(path)
+    loaded = load(path)
     return Run(
         directory=path,
         spec=loaded.spec,
-        steps=step_table(attempts, loaded.metrics.performance),
+        steps=step_table(loaded.attempts, loaded.metrics.performance),
         metrics=loaded.metrics,
         verdict=loaded.verdict,
     )

@@ -104,20 +104,12 @@ def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -
     from seatrial.commands.capture import capture as run_in_sandbox
 
     how["folder"] = how["folder"] and how["folder"].absolute()
-    arguments = click.get_current_context().meta[options.ARGUMENTS]
-    as_json = output == "json"
-    click.echo(
-        run_in_sandbox(CaptureRequest(script=script, variables=variables, arguments=arguments, as_json=as_json, **how))
-    )
+    how |= {"arguments": click.get_current_context().meta[options.ARGUMENTS], "as_json": output == "json"}
+    click.echo(run_in_sandbox(CaptureRequest(script=script, variables=variables, **how)))
 
 
 @app.command()
-@options.configuration
-@options.where
-@options.engine
-@options.rehearse
-@options.text
-@options.collapse
+@options.of_a_run
 @option(
     "--explain",
     metavar="KEY",
@@ -142,13 +134,9 @@ def plan(
     from seatrial.commands import plan as plans
     from seatrial.commands.run import RunRequest
 
-    shown = {
-        "--sweep": sweeps,
-        "--explain": explain is not None,
-        "--all": shows_all,
-        "--compile": compile_for is not None,
-    }
-    if (sweeps or explain is not None) and sum(shown.values()) > 1:
+    explains, compiles = explain is not None, compile_for is not None
+    shown = {"--sweep": sweeps, "--explain": explains, "--all": shows_all, "--compile": compiles}
+    if (sweeps or explains) and sum(shown.values()) > 1:
         both = " and ".join(name for name, is_given in shown.items() if is_given)
         raise click.UsageError(f"{both} show different things: give one of them")
     request, as_json = RunRequest(config=given, **how), output == "json"
@@ -157,13 +145,10 @@ def plan(
 
         found = sweep.sweep(request)
         click.echo(sweep.as_json(found) if as_json else sweep.as_text(found))
-        return
-    text = (
-        plans.describe(request, as_json=as_json, compile_for=compile_for, shows_all=shows_all)
-        if explain is None
-        else plans.explain(request, explain, as_json=as_json)
-    )
-    click.echo(text)
+    elif explain is not None:
+        click.echo(plans.explain(request, explain, as_json=as_json))
+    else:
+        click.echo(plans.describe(request, as_json=as_json, compile_for=compile_for, shows_all=shows_all))
 
 
 @app.command()
@@ -227,12 +212,7 @@ def schema(name: str) -> None:
 
 
 @app.command()
-@options.configuration
-@options.where
-@options.engine
-@options.rehearse
-@options.text
-@options.collapse
+@options.of_a_run
 @option("--preflight/--no-preflight", default=True, help="Check the hosts first, if they are reached by SSH.")
 @option("--retries", type=click.IntRange(0, 100), default=0, help="Retries after infrastructure failures.")
 @option(
@@ -260,10 +240,9 @@ def preflight(given: ConfigArguments | None, output: str, **how: Any) -> None:
 
     Nothing is changed on them. Exit code 0, or 3 for errors.
     """
-    from seatrial.commands.preflight import PreflightRequest
     from seatrial.commands.preflight import preflight as ask
 
-    text, ready = ask(PreflightRequest(config=given, **how), as_json=output == "json")
+    text, ready = ask(given, as_json=output == "json", **how)
     click.echo(text)
     raise Exit(0 if ready else 3)
 
@@ -375,9 +354,7 @@ def judge(
     from seatrial.report import folder, formats
 
     paths, overrides = sort_arguments(what, against)
-    given = None
-    if against:
-        given = ConfigArguments(config=against, overrides=tuple(overrides), model=model, gpu=gpu)
+    given = ConfigArguments(config=against, overrides=tuple(overrides), model=model, gpu=gpu) if against else None
     found = judge_named(paths, options, against=given, **how)
     if isinstance(found, folder.FolderReport):
         click.echo(folder.FORMATS[output](found))
@@ -442,17 +419,16 @@ def publish(run_dirs: tuple[Path, ...], target: str | None, grafana: bool, **to:
     Parameters with secrets masked, figures of each step, checks, report, outcome. A run that is published again is
     there once.
     """
-    from seatrial.commands.publish import dashboard, publish_runs
-    from seatrial.publish import TARGETS, Destination
+    from seatrial.commands.publish import publish_runs
+    from seatrial.publish import GRAFANA, TARGETS, Destination
 
     if grafana:
-        click.echo(dashboard(), nl=False)
+        click.echo(GRAFANA.read_text(encoding="utf-8"), nl=False)
         return
-    if not run_dirs or target is None:
-        path, fix = (
-            ("--to", f"one of: {', '.join(TARGETS)}") if run_dirs else ("RUN_DIR", "name the directory of a run")
-        )
-        raise InputError.single("missing", path, "nothing says " + ("where to" if run_dirs else "what to publish"), fix)
+    if not run_dirs:
+        raise InputError.single("missing", "RUN_DIR", "nothing says what to publish", "name the directory of a run")
+    if target is None:
+        raise InputError.single("missing", "--to", "nothing says where to", f"one of: {', '.join(TARGETS)}")
     click.echo(publish_runs(run_dirs, target, Destination(**to)))
 
 
@@ -469,13 +445,10 @@ def publish(run_dirs: tuple[Path, ...], target: str | None, grafana: bool, **to:
 def history(root: Path, output: str, **wanted: Any) -> None:
     """List the runs below a folder, the newest first."""
     from seatrial.history import list_runs
-    from seatrial.runs.files import write_text
+    from seatrial.report import html
 
     text = list_runs(root, output=output, **wanted)
-    if output == "html":
-        write_text(Path("history.html"), text)
-        text = "report: history.html"
-    click.echo(text)
+    click.echo(html.saved("history.html", text) if output == "html" else text)
 
 
 @app.command(cls=WithSeveral)

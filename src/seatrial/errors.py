@@ -46,16 +46,9 @@ class Problem:
 
     def as_dict(self) -> dict[str, str | int | None]:
         """The finding as plain data: severity, code, path, file, line, column, why, fix."""
-        return {
-            "severity": self.severity,
-            "code": self.code,
-            "path": self.path,
-            "file": self.mark.file if self.mark else None,
-            "line": self.mark.line if self.mark else None,
-            "column": self.mark.column if self.mark else None,
-            "why": self.why,
-            "fix": self.fix,
-        }
+        place = vars(self.mark) if self.mark else dict.fromkeys(("file", "line", "column"))
+        head = {"severity": self.severity, "code": self.code, "path": self.path}
+        return {**head, **place, "why": self.why, "fix": self.fix}
 
 
 def reason_of(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from seatrial.estimate.calibration import (
 )
 from seatrial.estimate.time_model import MOVED, OPTIMIZER
 from seatrial.estimate.time_profile import Profile
+from seatrial.launch.local import free_port
 from seatrial.spec import from_dict
 
 TIME_LIMIT_SECONDS = 1200.0  # of each process; two quiet cores take some minutes for all
@@ -49,9 +49,8 @@ def calibrate(*, cpu: bool, say: Say) -> tuple[Profile, Path]:
     """
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > BUSY * cores:
-        say(
-            f"note: this machine is busy (load {load:.1f} on {cores} cores), and the profile will be that of a busy one"
-        )
+        busy = f"this machine is busy (load {load:.1f} on {cores} cores)"
+        say(f"note: {busy}, and the profile will be that of a busy one")
     found: list[dict[str, Any]] = []
     for devices, processes in CPU_DEVICES if cpu else ((None, 1),):
         each = f" in each of {processes} processes" if processes > 1 else ""
@@ -63,15 +62,15 @@ def calibrate(*, cpu: bool, say: Say) -> tuple[Profile, Path]:
 
 def profile_from(found: Sequence[dict[str, Any]], load: float) -> Profile:
     """The profile of what all processes have measured, of which the first had one device. Raises LaunchError."""
-    on_cpu = found[0]["backend"] == "cpu"
-    known = hardware.find(found[0]["device"])
-    device = cpu_name() if on_cpu else known.name if known else str(found[0]["device"])
+    first = found[0]
+    on_cpu, known = first["backend"] == "cpu", hardware.find(first["device"])
+    device = cpu_name() if on_cpu else known.name if known else str(first["device"])
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     facts = {
         "device": device,
         "date": today,
-        "versions": found[0]["versions"],
-        "backend": found[0]["backend"],
+        "versions": first["versions"],
+        "backend": first["backend"],
         "load": load,
     }
     try:
@@ -99,7 +98,7 @@ def measured(cpu_devices: int | None, processes: int = 1) -> dict[str, Any]:
         out = Path(folder) / "measured.json"
         argv += ["--out", str(out)]
         if processes > 1:
-            argv += ["--processes", str(processes), "--coordinator", f"127.0.0.1:{_free_port()}"]
+            argv += ["--processes", str(processes), "--coordinator", f"127.0.0.1:{free_port()}"]
         with ExitStack() as others:
             for number in range(1, processes):
                 others.enter_context(_process([*argv, "--process", str(number)], variables))
@@ -129,13 +128,6 @@ def _process(argv: Sequence[str], variables: Mapping[str, str]) -> Iterator[subp
     finally:
         started.kill()
         started.communicate()
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-    return port
 
 
 def _together(found: Sequence[dict[str, Any]]) -> Measurements:

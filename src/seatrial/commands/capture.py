@@ -23,8 +23,6 @@ from seatrial.runs.files import exists, read_object, write_text
 _SHOWN = 96  # characters of a command in the list of what was started
 _LAST_LINES, _LAST = 5, 500  # lines of a failed script's output, and characters of them
 _UNSET = re.compile(r"(?P<file>[^\n:]*): line (?P<line>\d+): \$?(?P<name>[A-Za-z_]\w*|\d+): (?P<why>[^\n]+)")
-
-
 _NO_FILE = re.compile(r"(?i)no such file|cannot open|syntax error")  # what a shell makes of <PATH TO DATA>
 _ASKED = re.compile(  # in a script's own words
     r"\b(?P<name>[A-Z][A-Z0-9]*_?[A-Z0-9_]+)\b[\w` '\"/-]{0,40}?\b(not set|unset|undefined|required|must be set)\b"
@@ -87,24 +85,20 @@ def _consent(asked: sandboxed.Request) -> None:
     click.echo_via_pager("".join(f"{inert(line)}\n" for line in text.splitlines()))
     where = "without network, and with none of your files but a copy of its folder"
     if not click.confirm(f"Run {inert(str(asked.script))} in a sandbox, {where}?"):
-        raise InputError.single(
-            "no-consent", "capture", "the script was not run", "read it first: it is bash that runs it"
-        )
+        fix = "read it first: it is bash that runs it"
+        raise InputError.single("no-consent", "capture", "the script was not run", fix)
 
 
 def _chosen(found: Sequence[Training], pick: int | None) -> Training | None:
     if pick is not None and not 1 <= pick <= len(found):
-        raise InputError.single(
-            "no-such-training", "--pick", f"there are {len(found)} trainings", f"give 1 to {len(found)}"
-        )
+        why, fix = f"there are {len(found)} trainings", f"give 1 to {len(found)}"
+        raise InputError.single("no-such-training", "--pick", why, fix)
     return found[pick - 1] if pick is not None else found[0] if len(found) == 1 else None
 
 
 def _several(script: Path, found: Sequence[Training]) -> InputError:
-    names = "; ".join(
-        f"{number}: {masked(each.name) or 'started again'}" for number, each in enumerate(found[:20], start=1)
-    )
-    why = f"it starts {len(found)} different trainings: {names}"
+    names = (f"{number}: {masked(each.name) or 'started again'}" for number, each in enumerate(found[:20], start=1))
+    why = f"it starts {len(found)} different trainings: {'; '.join(names)}"
     return InputError.single("several-trainings", str(script), why, "choose one of them: --pick 1")
 
 
@@ -170,16 +164,14 @@ def _nothing(captured: Captured) -> InputError:
         return asked
     if ended.exit_code is None:
         fix = "look whether it waits for something; --time-limit gives it longer"
-        return _error(
-            "time-limit", script, f"it started no training within {captured.request.seconds:.0f} s{place}", fix
-        )
+        why = f"it started no training within {captured.request.seconds:.0f} s{place}"
+        return _error("time-limit", script, why, fix)
     if ended.exit_code:
         fix = "give what it asks for: NAME=value, arguments behind --, or --exists PATH for a path that is not here"
         why = f"it ended with exit code {ended.exit_code}{_failed(captured)}{said}"
         return _error("script-failed", script, why, fix)
-    others = dict.fromkeys(
-        _shown(shlex.join(call.argv)) for call in captured.calls if call.kind in ("start", "wrapper")
-    )
+    calls = (call for call in captured.calls if call.kind in ("start", "wrapper"))
+    others = dict.fromkeys(_shown(shlex.join(call.argv)) for call in calls)
     started = f"it started {'; '.join(list(others)[:5]) or 'nothing'}{said}"
     fix = "name the script that starts train.py, pretrain_gpt.py or MaxText, with the arguments that make it do so"
     return _error("no-training", script, f"no training command was reached: {started}", fix)
@@ -221,9 +213,8 @@ def _asked(captured: Captured, said: str) -> InputError | None:
     if asks is not None and ended.exit_code:
         name, line = asks["name"], f"line {asks['line']}"
         if name.isdigit():
-            return _error(
-                "missing-argument", script, f"it asks for its argument {name} ({line})", f"{again} -- ARGUMENT…"
-            )
+            why = f"it asks for its argument {name} ({line})"
+            return _error("missing-argument", script, why, f"{again} -- ARGUMENT…")
         return _error("missing-variable", script, f"it asks for the variable {name} ({line})", f"{again} {name}=…")
     asked = list(_ASKED.finditer(ended.output)) if ended.exit_code else []
     if asked:

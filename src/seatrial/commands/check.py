@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -51,11 +51,11 @@ class ConfigArguments:
 
     def check_command(self, *, rehearse: bool) -> str:
         """The command that shows the findings on it, for a shell."""
-        cell = [
-            word for option in ("model", "gpu") if (name := getattr(self, option)) for word in (f"--{option}", name)
-        ]
-        words = ["check", str(self.config), *map(_shown, self.overrides), *cell, *(["--rehearse"] if rehearse else [])]
-        return inert(f"seatrial {shlex.join(words)}")
+        words = ["seatrial", "check", str(self.config), *map(_shown, self.overrides)]
+        words += ["--model", self.model] if self.model else []
+        words += ["--gpu", self.gpu] if self.gpu else []
+        words += ["--rehearse"] if rehearse else []
+        return inert(shlex.join(words))
 
 
 def _shown(override: str) -> str:
@@ -119,8 +119,7 @@ def read_targets(given: ConfigArguments) -> Resolved:
     read = given.load("judge")
     if read.spec is None or has_errors(read.problems):
         raise InputError(read.problems)
-    problems = lint(read, action="judge").problems
-    return replace(read, problems=tuple(_with_severity(problem, "error", "warning") for problem in problems))
+    return replace(read, problems=_with_severity(lint(read, action="judge").problems, "error", "warning"))
 
 
 def spec_of(resolved: Resolved) -> RunSpec:
@@ -138,14 +137,12 @@ def check(
     `compiles`: the memory is that of the compiled step.
     A further configuration is an argument that names a file; the same overrides hold for all.
     """
-    files = _files(given)
-    found = {one.config: findings(one, action="rehearse" if rehearse else "check", compiles=compiles) for one in files}
+    action: Action = "rehearse" if rehearse else "check"
+    found = {one.config: findings(one, action=action, compiles=compiles) for one in _files(given)}
     if strict:
-        stricter = (tuple(_with_severity(p, "warning", "error") for p in problems) for problems in found.values())
-        found = dict(zip(found, stricter, strict=True))
-    return _OF_SEVERAL[output](found) if len(found) > 1 else FORMATS[output](*found.values()), any(
-        map(has_errors, found.values())
-    )
+        found = {path: _with_severity(problems, "warning", "error") for path, problems in found.items()}
+    text = _OF_SEVERAL[output](found) if len(found) > 1 else FORMATS[output](*found.values())
+    return text, any(map(has_errors, found.values()))
 
 
 def _files(given: ConfigArguments) -> list[ConfigArguments]:
@@ -169,8 +166,8 @@ def findings(given: ConfigArguments, *, action: Action, compiles: bool = False) 
 _Found = dict[Path, tuple[Problem, ...]]  # by configuration
 
 
-def _with_severity(problem: Problem, before: Severity, after: Severity) -> Problem:
-    return replace(problem, severity=after) if problem.severity == before else problem
+def _with_severity(problems: Iterable[Problem], before: Severity, after: Severity) -> tuple[Problem, ...]:
+    return tuple(replace(each, severity=after) if each.severity == before else each for each in problems)
 
 
 def _as_json(found: _Found) -> str:

@@ -20,13 +20,14 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory
+from tempfile import TemporaryDirectory
 
 import psutil
 
 from seatrial.errors import InputError, LaunchError
 from seatrial.estimate import hardware
 from seatrial.estimate.compiled import CPU, TARGETS, Compiled, from_dict
+from seatrial.runs.files import write_bytes
 from seatrial.spec import RunSpec, to_dict
 from seatrial.xla_flags import jaxlib_version
 
@@ -194,9 +195,8 @@ def _versions(target: str) -> dict[str, str]:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            raise LaunchError(
-                f"to compile a step for {target} takes {name}, which is not installed: {_INSTALL}"
-            ) from None
+            why = f"to compile a step for {target} takes {name}, which is not installed: {_INSTALL}"
+            raise LaunchError(why) from None
     if target != CPU and found[_PLUGIN[0]] != found["jaxlib"]:
         raise LaunchError(
             f"{_PLUGIN[0]} {found[_PLUGIN[0]]} does not fit jaxlib {found['jaxlib']}: "
@@ -231,10 +231,7 @@ def _file(spec: RunSpec, target: str, versions: dict[str, str]) -> Path:
 def _keep(path: Path, found: dict[str, object]) -> None:
     """Writes a result for the next time, whole or not at all; a cache that cannot be written is no error."""
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile("w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8") as file:
-            json.dump(found, file)
-        Path(file.name).replace(path)
+        write_bytes(path, json.dumps(found).encode(), mode=0o600)
         oldest = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)[:-MOST_KEPT]
         for each in oldest:
             each.unlink(missing_ok=True)

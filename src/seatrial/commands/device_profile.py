@@ -48,7 +48,6 @@ def measured(device: str) -> Profile | None:
 def keep(profile: Profile) -> Path:
     """Writes a profile for `profile_for`; its path."""
     path = _file(profile.device)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(time_profile.as_dict(profile), indent=1))
     return path
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from seatrial import logs
 from seatrial.commands.judge import JudgeOptions, LogsOfRun, is_run_directory, judge_record, judge_run
-from seatrial.commands.parse import check_logs, is_of_training, no_training, unreadable
+from seatrial.commands.parse import check_logs, is_of_training, no_training, readable
 from seatrial.errors import InputError
 from seatrial.events import RunStarted
 from seatrial.recording import Recording
@@ -39,7 +39,9 @@ def judge_folder(
     """
     kept = (path.parent for path in sorted(folder.rglob("*.json")) if is_run_directory(path.parent))
     directories = list(dict.fromkeys(kept))
-    found = _read(folder, family, pattern, directories)
+    how = check_logs([folder], family, pattern)
+    with readable([folder]):
+        found = logs.read_runs(folder, how, without=directories)
     trained = [run for run in found.runs if is_of_training(run.events)]
     unread = dict(found.unread)
     runs = list(_judged_again(folder, directories, options, unread))
@@ -77,14 +79,6 @@ def _judged_again(
             if error.problems[0].code not in _UNREADABLE:
                 raise
             unread[path] = error.problems[0].why
-
-
-def _read(folder: Path, family: str, pattern: Path | None, directories: Sequence[Path]) -> logs.FolderOfLogs:
-    how = check_logs([folder], family, pattern)
-    try:
-        return logs.read_runs(folder, how, without=directories)
-    except OSError as error:
-        raise unreadable([folder], error) from error
 
 
 def _nothing(folder: Path, unread: Mapping[Path, str]) -> InputError:

@@ -71,12 +71,8 @@ class _Place(click.Path):
         if value == "":
             path = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name if param else ""
             code = "run-directory" if path == "--out" else "no-path"
-            raise InputError.single(
-                code,
-                path,
-                f"it names no {'folder' if self.name == 'directory' else 'file'}",
-                f"name one{', or omit it' * (path[:1] == '-')}",
-            )
+            why, fix = f"it names no {'folder' if self.name == 'directory' else 'file'}", "name one"
+            raise InputError.single(code, path, why, f"{fix}, or omit it" if path[:1] == "-" else fix)
         return super().convert(value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
@@ -114,9 +110,8 @@ def _as_one(name: str, kind: str, fields: str, *parameters: Decorator) -> Decora
         def call(**given: Any) -> Any:
             own = {field: given.pop(field) for field in fields.split()}
             module, _, made = kind.partition(":")
-            return verb(
-                **{name: getattr(import_module(module), made)(**own) if own.get("config", 1) else None}, **given
-            )
+            given[name] = getattr(import_module(module), made)(**own) if own.get("config", 1) else None
+            return verb(**given)
 
         return together(*parameters)(call)
 
@@ -128,13 +123,12 @@ def share(text: str, *, of: str, path: str, code: str) -> float:
     match = re.fullmatch(r"\s*\+?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%?)\s*", text)
     value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= value < 1:
-        raise InputError.single(
-            code, path, f"{text!r} is no share of {of}", "give a percentage, 10%, or a fraction, 0.1"
-        )
+        why, fix = f"{text!r} is no share of {of}", "give a percentage, 10%, or a fraction, 0.1"
+        raise InputError.single(code, path, why, fix)
     return value
 
 
-# --- callbacks: each refuses a wrong value before the verb begins -----------------------------------------------------
+# --- callbacks: each reads a value before the verb begins, or refuses it ----------------------------------------------
 
 
 def _engine(context: click.Context, parameter: click.Parameter, name: str) -> str:
@@ -172,17 +166,6 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
         why, fix = f"{text!r} is no price", "give a number above 0, such as 2.5, in any currency"
         raise InputError.single("not-a-price", "--price-per-device-hour", why, fix)
     return value
-
-
-def _one_of(module: str, table: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    def check(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-        known = getattr(import_module(module), table) if name is not None else ()
-        if name is not None and name not in known:
-            path, fix = parameter.opts[0], f"one of: {', '.join(known)}"
-            raise InputError.single("unknown-option", path, f"there is no {name!r}", fix)
-        return name
-
-    return check
 
 
 # --- what verbs share -------------------------------------------------------------------------------------------------
@@ -264,9 +247,15 @@ engine = option(
     shell_complete=offered("engines"),
     help="The trainer: native is Seatrial's own; maxtext and megatron are those of the container or the hosts.",
 )
-text = option("--text", is_flag=True, help="In a rehearsal: learn from real text, so that the loss falls visibly.")
 rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
-collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")
+of_a_run = together(  # that `run` starts, and `plan` shows
+    configuration,
+    where,
+    engine,
+    rehearse,
+    option("--text", is_flag=True, help="In a rehearsal: learn from real text, so that the loss falls visibly."),
+    option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices."),
+)
 
 
 def compiling(verb: Any) -> Any:
@@ -315,13 +304,11 @@ judging = _as_one(
     option("--steps", type=int, metavar="N", help="The planned number of steps, if the log does not say it."),
     option(
         "--policy",
-        callback=_one_of("seatrial.metrics", "POLICIES"),
         shell_complete=offered("policies"),
         help="Which steps count for speed: steady (default), cvs-jax, last-10, …",
     ),
     option(
         "--convention",
-        callback=_one_of("seatrial.estimate.flops", "CONVENTIONS"),
         shell_complete=offered("conventions"),
         help="How FLOPs are counted: causal, non_causal, palm (default: as the log does).",
     ),

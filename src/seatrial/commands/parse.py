@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from seatrial import events, logs
@@ -23,14 +24,12 @@ def _is_of_training(event: Event) -> bool:
 def parse_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -> Iterator[str]:
     """The events of the logs of one run as lines of JSON; a single log is not kept. Raises as `read_logs` does."""
     how, is_training = check_logs(paths, family, pattern), False
-    try:
+    with readable(paths):
         alone = paths[0] if len(paths) == 1 and not paths[0].is_dir() else None
         found = logs.parse_file(alone, how) if alone else logs.read(paths, how)
         for event in found:
             is_training = is_training or _is_of_training(event)
             yield events.dumps(event)
-    except OSError as error:
-        raise unreadable(paths, error) from error
     if not is_training:
         raise no_training(paths)
 
@@ -38,10 +37,8 @@ def parse_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) 
 def read_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -> Recording:
     """The events of the logs of one run. Raises InputError for what cannot be read, or says nothing of training."""
     how = check_logs(paths, family, pattern)
-    try:
+    with readable(paths):
         record = logs.read(paths, how)
-    except OSError as error:
-        raise unreadable(paths, error) from error
     if not is_of_training(record):
         raise no_training(paths)
     return record
@@ -81,9 +78,14 @@ def check_logs(paths: Sequence[Path], family: str, pattern: Path | None) -> str 
     return logs.read_pattern(pattern) if pattern else family
 
 
-def unreadable(paths: Sequence[Path], error: OSError) -> InputError:
-    why = f"it cannot be read: {error.strerror or error}"
-    return InputError.single("unreadable-log", str(error.filename or _named(paths)), why, "name a log file")
+@contextmanager
+def readable(paths: Sequence[Path]) -> Iterator[None]:
+    """Inside, logs are read. Raises InputError for one that cannot be."""
+    try:
+        yield
+    except OSError as error:
+        why, path = f"it cannot be read: {error.strerror or error}", str(error.filename or _named(paths))
+        raise InputError.single("unreadable-log", path, why, "name a log file") from error
 
 
 def _named(paths: Sequence[Path]) -> str:

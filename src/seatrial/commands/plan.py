@@ -41,9 +41,8 @@ def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = No
         short = plan_summary.summary(spec, plan, made.missing, request.engine, profile_for(spec), kept)
         parts = [short, *([step.text()] if step else [])]
         return "\n\n".join([*parts, "All values with their origins, commands, files: add --all"])
-    values = [
-        (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
-    ]
+    found = leaves(without_secrets(spec))
+    values = [(path, show_value(value), _origin(resolved, path)) for path, value in found.items()]
     sections = ["# The run, value by value", _table(values)]
     sections += ["# Estimates", _table(expected_lines(spec, request.engine, profile_for(spec), compiled=kept))]
     sections += [step.text()] if step else []
@@ -102,24 +101,21 @@ def _described(plan: Plan, files: Mapping[str, str]) -> list[str]:
     """What a rehearsal changes, each process's command, the files, and notes."""
     sections = []
     if plan.rehearsal:
-        changes = [
-            (c.path, f"{show_value(c.original)} → {show_value(c.rehearsed)}", c.why) for c in plan.rehearsal.changes
-        ]
-        sections += [f"# Changes by the {'collapse' if plan.rehearsal.collapsed else 'rehearsal'}", _table(changes)]
+        reduced = plan.rehearsal
+        changes = [(c.path, f"{show_value(c.original)} → {show_value(c.rehearsed)}", c.why) for c in reduced.changes]
+        sections += [f"# Changes by the {'collapse' if reduced.collapsed else 'rehearsal'}", _table(changes)]
     for process in plan.processes:
         sections += [f"# Process {process.rank} on {process.host.name}", process.command.shell()]
-    texts = {path: text for path, text in files.items() if not path.endswith(".json")}  # JSON is the spec above
-    sections += [f"# File {path}\n\n{_lines(text)}" for path, text in texts.items()]
+    for path, text in files.items():
+        if not path.endswith(".json"):  # JSON is the spec above
+            lines = "\n".join(map(inert, text.rstrip("\n").split("\n")))
+            sections.append(f"# File {path}\n\n{lines}")
     return [*sections, *(f"note: {inert(each)}" for each in plan.notes)]
 
 
 def _table(rows: Sequence[tuple[str, str, str]]) -> str:
     """A line per value, for grep, however long its origin is."""
     return table([(name, f"= {value}", why) for name, value, why in rows], indent=0, columns=UNLIMITED, widest=48)
-
-
-def _lines(text: str) -> str:
-    return "\n".join(inert(line) for line in text.rstrip("\n").split("\n"))
 
 
 def _origin(resolved: Resolved, path: str) -> str:

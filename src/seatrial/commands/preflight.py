@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,16 +28,6 @@ EVIDENCE = "launch/preflight.json"
 MAX_ROWS = 16  # of the table; of more hosts, only those of which there is something to say
 MAX_RECORDED = 8  # problems, of a run that is not started because of them
 _CELLS = {"error": "ERROR", "warning": "warn", "info": "note"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreflightRequest:
-    """A preflight as the command line asks for it; without a configuration, for any run."""
-
-    config: ConfigArguments | None
-    where: Where
-    engine: str = "native"
-    rehearse: bool = False
 
 
 class PreflightResult(NamedTuple):
@@ -66,13 +56,15 @@ class PreflightResult(NamedTuple):
         }
 
 
-def preflight(request: PreflightRequest, *, as_json: bool) -> tuple[str, bool]:
+def preflight(
+    config: ConfigArguments | None, where: Where, *, engine: str, rehearse: bool, as_json: bool
+) -> tuple[str, bool]:
     """The findings on all hosts of a cluster file, and whether each of them can run the configuration, or any.
 
     Raises InputError where there are no hosts.
     """
-    resolved = read_valid(request.config, action="plan", engine=request.engine) if request.config else None
-    spec, where = spec_of(resolved) if resolved else None, on_hosts(request.where)
+    resolved = read_valid(config, action="plan", engine=engine) if config else None
+    spec, where = spec_of(resolved) if resolved else None, on_hosts(where)
     if not target(where.on).KNOWS_ITS_HOSTS:
         there = "under Slurm" if where.on == "slurm" else f"on {where.on.capitalize()}"
         why = f"{there} there is no preflight: it allots hosts only when a job begins"
@@ -81,8 +73,8 @@ def preflight(request: PreflightRequest, *, as_json: bool) -> tuple[str, bool]:
         raise InputError.single("slurm-hosts", "--on", why, fix)
     site = target(checked(where).on).site(where, spec, Path("preflight"))
     assert site is not None
-    needs = needs_of(spec, site, hosts=site.cluster.hosts, engine=request.engine, rehearsing=request.rehearse)
-    result, skipped = ask_hosts(site, needs, where.ssh), not_asked(spec, site, request.engine)
+    needs = needs_of(spec, site, hosts=site.cluster.hosts, engine=engine, rehearsing=rehearse)
+    result, skipped = ask_hosts(site, needs, where.ssh), not_asked(spec, site, engine)
     if as_json:
         return json.dumps({**result.as_dict(), "not_asked": skipped}, indent=1), result.ready
     return "\n\n".join([shown(result), *(f"not checked: {each}" for each in skipped)]), result.ready

@@ -8,9 +8,9 @@ from pathlib import Path
 from seatrial.commands.report import judged
 from seatrial.console import warn
 from seatrial.errors import InputError
-from seatrial.history.summary import is_run
-from seatrial.publish import GRAFANA, Destination, publish, require
+from seatrial.publish import Destination, publish, require
 from seatrial.publish.publication import publication_of
+from seatrial.runs.directory import is_run
 from seatrial.runs.status import require_over
 
 
@@ -32,8 +32,3 @@ def publish_runs(run_dirs: Sequence[Path], name: str, to: Destination) -> str:
         why = f"{twice[0]} and {twice[1]} are the same run"
         raise InputError.single("same-run", "RUN_DIR", why, "name each run once")
     return publish(found, name, to)
-
-
-def dashboard() -> str:
-    """The Grafana dashboard, as JSON."""
-    return GRAFANA.read_text(encoding="utf-8")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from seatrial.commands.judge import JudgeOptions, judge_run, write_html
 from seatrial.errors import InputError
+from seatrial.report import html
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
 from seatrial.runs.documents import Documents
-from seatrial.runs.files import write_text
 
 
 def report_run(
@@ -38,10 +38,7 @@ def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:
     if len({run_dir.resolve() for run_dir in run_dirs}) < len(run_dirs):
         raise InputError.single("same-run", "RUN_DIR", "a run directory is named twice", "name each of them once")
     text = FORMATS[kind](measure_scaling([judged(run_dir) for run_dir in run_dirs]))
-    if kind != "html":
-        return text
-    write_text(Path("scaling.html"), text)
-    return "report: scaling.html"
+    return html.saved("scaling.html", text) if kind == "html" else text
 
 
 def judged(run_dir: Path, tokens: float | None = None, price_per_device_hour: float | None = None) -> RunReport:

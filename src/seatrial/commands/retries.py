@@ -34,7 +34,7 @@ _OF_A_NODE = ("native", "maxtext")  # engines of which a process is a rank, and 
 
 
 class RetryDecision(NamedTuple):
-    """True if there is to be another attempt, why, and the hosts that it excludes."""
+    """If there is another attempt (`retry`), why, and the hosts that it excludes."""
 
     retry: bool
     reason: str
@@ -42,7 +42,7 @@ class RetryDecision(NamedTuple):
 
 
 def decide_retry(report: RunReport, verdict: Verdict, run_dir: Path, plan: Plan, site: Site | None) -> RetryDecision:
-    """True if a judged run is worth another attempt: only after infrastructure failures."""
+    """The decision on a judged run: another attempt is worth it only after infrastructure failures."""
     if (run_dir / STOP).exists():
         return RetryDecision(False, "no retry: it was asked to stop")
     diagnosis = report.metrics.completion.diagnosis if report.metrics else None

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from seatrial.console import Say
 from seatrial.publish import require_package
-from seatrial.serve.asked import Serving, roots_of, token_of
+from seatrial.serve.arguments import roots_of, token_of
 
 
-def serve(roots: Sequence[Path], *, host: str, port: int, token_file: Path | None, say: Say) -> None:
+def serve(folders: Sequence[Path], *, host: str, port: int, token_file: Path | None, say: Say) -> None:
     """Serves the runs below the folders until it is interrupted. Raises InputError, also without the extra."""
-    asked = Serving(roots=roots_of(roots), host=host, port=port, token_file=token_file)
-    token = token_of(asked)
+    roots, token = roots_of(folders), token_of(token_file, host)
     for package in ("starlette", "uvicorn"):
         require_package("serve", package, "serve")
     from seatrial.serve.server import serve as start
 
-    start(asked, token, say)
+    start(roots, host, port, token=token, say=say)

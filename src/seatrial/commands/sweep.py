@@ -15,10 +15,10 @@ from seatrial.commands.planned import action_of
 from seatrial.commands.run import RunRequest
 from seatrial.console import UNLIMITED, table
 from seatrial.errors import InputError
-from seatrial.estimate import flops, hardware
+from seatrial.estimate import hardware
 from seatrial.estimate.layouts import Candidate, Layouts, layouts, show
 from seatrial.estimate.time_profile import Profile
-from seatrial.report.expected import show_seconds, show_size
+from seatrial.report.expected import show_seconds, show_size, utilization
 from seatrial.spec import Resolved, RunSpec
 
 SHOWN = 15
@@ -92,13 +92,6 @@ def _why(candidate: Candidate, best: Candidate) -> str:
 # --- for people and for scripts ---------------------------------------------------------------------------------------
 
 
-def _mfu(spec: RunSpec, seconds: float) -> float | None:
-    device = hardware.find(spec.topology.device)
-    peak = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
-    work = flops.flops_per_token(spec.model, spec.batch.sequence_length) * spec.tokens_per_step
-    return work / spec.topology.num_devices / seconds / peak[0] if peak else None
-
-
 def _format(spec: RunSpec) -> str:
     return spec.precision.quantization or spec.precision.compute_dtype
 
@@ -126,9 +119,7 @@ def _settings(spec: RunSpec) -> dict[str, Any]:
 def as_json(found: Sweep) -> str:
     """The sweep for scripts: the first of each kind, and how many there are."""
     ranked = [_as_dict(each.candidate) | {"why": each.why} for each in found.ranked]
-    large = [
-        _as_dict(each) | {"why": _too_large(each)} for each in found.too_large[:MOST_LISTED]
-    ]  # fmt: skip
+    large = [_as_dict(each) | {"why": _too_large(each)} for each in found.too_large[:MOST_LISTED]]
     counts = {"tried": found.tried, "too_large": len(found.too_large), "refused": found.refused, "uneven": found.uneven}
     profile = {"device": found.profile.device, "origin": found.profile.origin}
     return json.dumps({"v": 1, "profile": profile, **counts, "ranked": ranked, "not_fitting": large}, indent=1)
@@ -143,7 +134,7 @@ def _as_dict(each: Candidate) -> dict[str, Any]:
         "low_seconds": each.time.interval[0],
         "high_seconds": each.time.interval[1],
         "tokens_per_second_per_device": spec.tokens_per_step / spec.topology.num_devices / seconds,
-        "mfu": _mfu(spec, seconds),
+        "mfu": utilization(spec, seconds),
         "memory_bytes": each.memory_bytes,
         "process_memory_bytes": each.available_bytes,
         "seconds_by_part": dict(each.time.seconds),
@@ -167,8 +158,9 @@ def as_text(found: Sweep) -> str:
     rest = len(found.ranked) - len(rows)
     lines = [f"{rest:,} more of those that fit were ranked"] if rest > 0 else []
     if found.too_large:
-        lines.append(f"{len(found.too_large):,} do not fit: the fastest of them, {_named(found.too_large[0])}, "
-                     f"{_too_large(found.too_large[0])}")  # fmt: skip
+        spec, why = found.too_large[0].spec, _too_large(found.too_large[0])
+        first = f"{show(spec)}, micro-batches of {spec.batch.micro_batch_size}, remat {spec.execution.remat}"
+        lines.append(f"{len(found.too_large):,} do not fit: the fastest of them, {first}, {why}")
     lines += [f"{count:,} do not divide {name}" for name, count in sorted(found.uneven.items())]
     lines += [f"{count:,} are refused by check: {name}" for name, count in sorted(found.refused.items())]
     if found.ranked:
@@ -189,14 +181,10 @@ def _shown(ranked: Sequence[Ranked]) -> Iterator[tuple[int, Ranked]]:
         seen.add(_format(each.candidate.spec))
 
 
-def _named(each: Candidate) -> str:
-    return f"{show(each.spec)}, micro-batches of {each.spec.batch.micro_batch_size}, remat {each.spec.execution.remat}"
-
-
 def _row(number: int, ranked: Ranked) -> tuple[str, ...]:
     each = ranked.candidate
     spec, seconds = each.spec, each.time.step_seconds
-    share = _mfu(spec, seconds)
+    share = utilization(spec, seconds)
     return (
         str(number), show(spec), str(spec.batch.micro_batch_size), spec.execution.remat, _format(spec),
         f"{show_seconds(seconds)} s", f"{spec.tokens_per_step / spec.topology.num_devices / seconds:,.0f}",

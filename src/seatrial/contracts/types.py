@@ -41,7 +41,7 @@ def schema_of(kind: type[Any], *, finite: bool = False, omits_none: bool = False
     from pydantic import TypeAdapter  # late: only who asks for a schema pays for it
 
     made = TypeAdapter(kind).json_schema(mode="serialization")
-    classes = {each.__name__: each for each in _classes(kind)}
+    classes = {each.__name__: each for _, each in _classes(kind)}
     definitions: Json = made.pop("$defs", {})
     definitions = {name: _object(each, classes[name], finite, omits_none) for name, each in definitions.items()}
     top = _object(made, kind, finite, omits_none)
@@ -95,13 +95,13 @@ def _sentences(kind: type[Any]) -> Iterator[str]:
                 yield from _SENTENCE.split(" ".join(paragraph.split()))
 
 
-def _classes(kind: type[Any]) -> Iterator[type[Any]]:
-    """The dataclass, and those of its fields."""
-    yield kind
-    for hint in get_type_hints(kind).values():
+def _classes(kind: type[Any], path: str = "") -> Iterator[tuple[str, type[Any]]]:
+    """The dataclass and those of its fields, each with its dotted path."""
+    yield path, kind
+    for name, hint in get_type_hints(kind).items():
         for inner in _inside(hint):
             if dataclasses.is_dataclass(inner) and isinstance(inner, type):
-                yield from _classes(inner)
+                yield from _classes(inner, f"{path}.{name}".lstrip("."))
 
 
 def _inside(hint: Any) -> Iterator[Any]:
@@ -115,7 +115,8 @@ def _inside(hint: Any) -> Iterator[Any]:
 def described(made: Json, kind: type[Any], describe: Callable[[str], str | None]) -> Json:
     """The schema with descriptions by the dotted path of each field; of a class in several places, with its own."""
     paths: dict[str, list[str]] = {}
-    _collect(kind, "", paths)
+    for path, each in _classes(kind):
+        paths.setdefault(each.__name__, []).append(path)
     for name, found in paths.items():
         properties: Mapping[str, Json] = (made if name == kind.__name__ else made["$defs"][name])["properties"]
         if len(found) == 1:
@@ -123,14 +124,6 @@ def described(made: Json, kind: type[Any], describe: Callable[[str], str | None]
                 if text := describe(f"{found[0]}.{field}".lstrip(".")):
                     value["description"] = text
     return made
-
-
-def _collect(kind: type[Any], path: str, paths: dict[str, list[str]]) -> None:
-    paths.setdefault(kind.__name__, []).append(path)
-    for name, hint in get_type_hints(kind).items():
-        for inner in _inside(hint):
-            if dataclasses.is_dataclass(inner) and isinstance(inner, type):
-                _collect(inner, f"{path}.{name}", paths)
 
 
 def versioned(made: Json, version: int, **first: Json) -> Json:

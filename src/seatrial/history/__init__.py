@@ -14,8 +14,8 @@ from seatrial.history.earlier import earlier_runs, step_seconds_of_others
 from seatrial.history.formats import FORMATS
 from seatrial.history.gate import Gate, judge_slowdown
 from seatrial.history.listing import find_runs, list_runs, locate
-from seatrial.history.loaded import LoadedRun, load, load_with_steps
-from seatrial.runs.files import write_text
+from seatrial.history.loaded import LoadedRun, load
+from seatrial.report import html
 
 __all__ = [
     "Comparison",
@@ -28,13 +28,9 @@ __all__ = [
     "judge_slowdown",
     "list_runs",
     "load",
-    "load_with_steps",
     "locate",
     "sides",
 ]
-
-
-COMPARISON_PAGE = "comparison.html"
 
 
 def sides(runs: Sequence[str], others: Sequence[str], *, history: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -67,11 +63,8 @@ def compare_runs(
     """
     comparison = compare_named(a, b, anyway=anyway)
     gate = None if limit is None else judge_slowdown(comparison, limit, anyway=anyway)
-    text, exit_code = FORMATS[output](comparison, gate), gate.exit_code if gate else 0
-    if output == "html":
-        write_text(Path(COMPARISON_PAGE), text)
-        text = f"report: {COMPARISON_PAGE}"
-    return text, exit_code
+    text = FORMATS[output](comparison, gate)
+    return html.saved("comparison.html", text) if output == "html" else text, gate.exit_code if gate else 0
 
 
 def compare_named(a: str | Sequence[str], b: str | Sequence[str], *, anyway: bool = False) -> Comparison:

@@ -24,7 +24,7 @@ from seatrial.spec.presets import architecture
 
 Judgement = Literal["better", "worse", "no_clear_difference", "inconclusive", "not_compared"]
 
-# What the times of the steps decide, and how: a rate falls as the times rise.
+# What the times of the steps decide; a rate falls as they rise.
 _OF_STEP_TIMES = ("step_seconds", "tokens_per_second_per_device", "tflops_per_second_per_device", "mfu")
 # The speed that two runs are compared by: the first that can be; what was measured before what a log only says.
 SPEEDS = ("tokens_per_second_per_device", "tflops_per_second_per_device", "step_seconds")
@@ -328,7 +328,7 @@ def _sentence(speed: Change | None, changes: Sequence[Change], where: str) -> st
         reasons = dict.fromkeys(change.why for change in changes if change.metric in SPEEDS)
         return f"The speeds cannot be compared: {'; '.join(reasons)}"
     title = METRICS[speed.metric].title + ("" if speed.is_measured else ", as the logs report it")
-    span = f"[{signed(ratio.low - 1)}, {signed(ratio.high - 1)}]"
+    span = f"[{ratio.low - 1:+.1%}, {ratio.high - 1:+.1%}]"
     if speed.judgement == "inconclusive":
         more = "; more steps or runs would tell"
         return f"Inconclusive: B's speed differs from A's by something within {span}{where} ({title}){more}."
@@ -337,11 +337,6 @@ def _sentence(speed: Change | None, changes: Sequence[Change], where: str) -> st
     how, by = ("faster", ratio.value - 1) if ratio.value > 1 else ("slower", 1 - ratio.value)
     ends = (ratio.low - 1, ratio.high - 1) if ratio.value > 1 else (1 - ratio.high, 1 - ratio.low)
     return f"B is {how} than A by {by:.1%} [{ends[0]:.1%}, {ends[1]:.1%}]{where} ({title})."
-
-
-def signed(fraction: float) -> str:
-    """A change as a percentage with its sign."""
-    return f"{fraction:+.1%}"
 
 
 def compare_losses(a: Mapping[int, float], b: Mapping[int, float]) -> Losses:

@@ -36,7 +36,7 @@ class Gate:
 
 
 def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False) -> Gate:
-    """True if B is slower than A by more than `limit`, a fraction of A's speed.
+    """The answer to whether B is slower than A by more than `limit`, a fraction of A's speed.
 
     `anyway` skips the check that both do the same work where their records do not say so.
     """
@@ -46,26 +46,21 @@ def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False
     bad = [(name, outcome) for name, run in named if (outcome := _outcome(run))]
     against = [f"{name} is no baseline: {outcome}" for name, outcome in bad if name.startswith("A")]
     failed = [f"{name} did not pass its own verdict: {outcome}" for name, outcome in bad if name.startswith("B")]
-    fails = any(_outcome(run) and not _is_open(run) for run in comparison.runs_b)
+    fails = any(run.verdict.outcome not in ("pass", "inconclusive") for run in comparison.runs_b)
+    status: Status = "fail" if fails else "inconclusive"
     if speed is None or ratio is None:
-        return Gate(
-            status="fail" if fails else "inconclusive",
-            limit=limit, slowdown=None, low=None, high=None,
-            reasons=(*failed, *against, comparison.sentence),
-        )  # fmt: skip
+        reasons = (*failed, *against, comparison.sentence)
+        return Gate(status=status, limit=limit, slowdown=None, low=None, high=None, reasons=reasons)
     slowdown, low, high = 1 - ratio.value, 1 - ratio.high, 1 - ratio.low
     for name, run in named:
         against += _doubts(name, run, speed.metric)
     if comparison.unknown and not anyway:
         against.append(f"not known to be the same: {', '.join(comparison.unknown)}; --anyway skips this check")
     measured = f"slow-down {slowdown:+.1%} [{low:+.1%}, {high:+.1%}], the limit is {limit:.1%}"
-    status: Status = "pass" if high <= limit else "inconclusive"
-    if failed or against:
-        status = "fail" if fails else "inconclusive"
-    elif low > limit:
-        status = "fail"
-    elif status == "inconclusive":
-        measured += ", which lies within the interval; more steps or runs would tell"
+    if not failed and not against:
+        status = "pass" if high <= limit else "fail" if low > limit else "inconclusive"
+        if status == "inconclusive":
+            measured += ", which lies within the interval; more steps or runs would tell"
     reasons = (*failed, *against, measured)
     return Gate(status=status, limit=limit, slowdown=slowdown, low=low, high=high, reasons=reasons)
 
@@ -79,10 +74,6 @@ def _outcome(run: LoadedRun) -> str:
     """How a run's own verdict ended, unless it passed."""
     outcome = run.verdict.outcome
     return "" if outcome == "pass" else f"{outcome.replace('_', ' ')} ({masked(run.verdict.headline)})"
-
-
-def _is_open(run: LoadedRun) -> bool:
-    return run.verdict.outcome == "inconclusive"
 
 
 def _doubts(name: str, run: LoadedRun, metric: str) -> list[str]:

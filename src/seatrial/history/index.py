@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import InputError, reason_of
-from seatrial.history.summary import COLUMNS, IndexRow, Value, is_run, stamp, summarise
+from seatrial.history.summary import COLUMNS, IndexRow, Value, stamp, summarise
+from seatrial.runs.directory import is_run
 
 APPLICATION_ID = 0x53454154  # "SEAT": whose file it is
 VERSION = 3  # of the table; another one is rebuilt
@@ -64,10 +65,7 @@ class Index:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._as_input_error():
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise self._unusable(reason_of(error)) from error
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             self._database.row_factory = sqlite3.Row
             try:
@@ -90,7 +88,7 @@ class Index:
         root = root.resolve()
         before = {str(row["directory"]): row for row in self.rows(root)}
         known = {} if rebuild else before
-        found = [str(path) for path in _run_directories(root, levels)]
+        found = [folder for folder, has_run in folders_below(str(root), levels) if has_run]
         fresh = [
             summarise(Path(path))
             for path in found
@@ -150,8 +148,8 @@ class Index:
         """What goes wrong with the file, as one message."""
         try:
             yield
-        except sqlite3.Error as error:
-            raise self._unusable(str(error)) from error
+        except (sqlite3.Error, OSError) as error:
+            raise self._unusable(reason_of(error)) from error
 
     def _unusable(self, why: str) -> InputError:
         fix = next((fix for words, fix in _FIXES if words in why), _MOVE_AWAY)
@@ -167,20 +165,21 @@ def _row(row: sqlite3.Row) -> IndexRow:
     return {column: os.fsdecode(row[column]) if column == "directory" else row[column] for column in COLUMNS}
 
 
-def _run_directories(root: Path, levels: int) -> Iterator[Path]:
-    """The run directories at and below a root, without looking into them or into hidden folders and links."""
-    folders: list[tuple[Path, int]] = [(root, 0)]
-    while folders:
-        folder, level = folders.pop()
-        if is_run(folder):
-            yield folder
-        elif level < levels:
-            folders += [(path, level + 1) for path in _folders(folder)]
+def folders_below(root: str, levels: int = MOST_LEVELS) -> Iterator[tuple[str, bool]]:
+    """A root and the folders below it, and whether each is a run directory; these are not looked into."""
+    waiting = [(root, 0)]
+    while waiting:
+        folder, level = waiting.pop()
+        has_run = is_run(Path(folder))
+        yield folder, has_run
+        if not has_run and level < levels:
+            waiting += [(path, level + 1) for path in folders_in(folder)]
 
 
-def _folders(folder: Path) -> Sequence[Path]:
+def folders_in(folder: str) -> list[str]:
+    """The folders in a folder, without hidden ones and links."""
     try:
         with os.scandir(folder) as entries:
-            return [Path(e.path) for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
+            return [e.path for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
     except OSError:
         return []  # not ours to look into, or gone meanwhile

@@ -14,8 +14,8 @@ from seatrial.console import inert, row_width, table
 from seatrial.errors import InputError
 from seatrial.history import history_page
 from seatrial.history.index import Index, default_path
-from seatrial.history.summary import STATES, IndexRow, Value, is_run
-from seatrial.runs.directory import RUNS, short_path
+from seatrial.history.summary import STATES, IndexRow, Value, versions_of
+from seatrial.runs.directory import RUNS, is_run, short_path
 from seatrial.verdict import show
 
 ID_CHARACTERS = 8
@@ -103,9 +103,8 @@ def locate(text: str, *, path: Path | None = None) -> Path:
         found = _matches(text, [row for row in index.rows() if text and is_run(_path(row))])
     if not found:
         why = "there is no such directory, and the history has no run of this name or id"
-        raise InputError.single(
-            "no-run", text, why, "name a run directory; `seatrial history` lists those that it knows"
-        )
+        fix = "name a run directory; `seatrial history` lists those that it knows"
+        raise InputError.single("no-run", text, why, fix)
     if len(found) > 1:
         several = ", ".join(f"{run_id(row)} ({row['directory']})" for row in found[:MAX_NAMED])
         why = f"{len(found)} runs have this name: {several}"
@@ -137,13 +136,8 @@ def _contains(value: Value, part: str | None) -> bool:
 
 
 def _plain(row: IndexRow) -> dict[str, Any]:
-    plain: dict[str, Any] = {"id": run_id(row), **row}
-    plain.pop("stamp")
-    versions = row["versions"]
-    return plain | {
-        "rehearsal": bool(row["rehearsal"]),
-        "versions": json.loads(versions) if isinstance(versions, str) else {},
-    }
+    plain = {name: value for name, value in row.items() if name != "stamp"}
+    return {"id": run_id(row), **plain, "rehearsal": bool(row["rehearsal"]), "versions": versions_of(row)}
 
 
 def _where(root: Path) -> str:
@@ -151,11 +145,9 @@ def _where(root: Path) -> str:
 
 
 def _notes(shown: Sequence[IndexRow], total: int, gone: Sequence[str], root: Path, *, is_filtered: bool) -> list[str]:
-    notes = (
-        []
-        if total
-        else [f"no runs below {root} that fit" if is_filtered else f"no runs {_where(root)} yet. {MAKE_ONE}"]
-    )
+    notes = []
+    if not total:
+        notes.append(f"no runs below {root} that fit" if is_filtered else f"no runs {_where(root)} yet. {MAKE_ONE}")
     if len(shown) < total:
         notes.append(f"{total - len(shown)} more: --limit 0 shows all")
     if gone:

@@ -18,7 +18,7 @@ from seatrial import verdict as judging
 from seatrial.errors import InputError, reason_of
 from seatrial.metrics import Metrics
 from seatrial.recording import read_run
-from seatrial.report.figures import counted
+from seatrial.report.steps import counted_seconds
 from seatrial.runs.documents import Documents
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
@@ -32,8 +32,9 @@ class LoadedRun:
     """One side of a comparison.
 
     `spec` is what was run, or what a log was judged against; None without a configuration. `steady_seconds` are the
-    times of the steady window, empty where the events do not give the ones that the metrics are about. `plan` and
-    `started` (the facts of the first process) are plain data.
+    times of the steady window, empty where the events do not give the ones that the metrics are about. `steps` are
+    those of the process whose record counts, `attempts` the same for each attempt. `plan` and `started` (the facts of
+    the first process) are plain data.
     """
 
     directory: str
@@ -46,15 +47,11 @@ class LoadedRun:
     steady_seconds: Seconds
     losses: Mapping[int, float]
     steps: Sequence[events.Step] = ()
+    attempts: Sequence[Sequence[events.Step]] = ()
 
 
 def load(run_dir: Path) -> LoadedRun:
     """Reads a judged run directory. Raises InputError where a part is missing or cannot be read."""
-    return load_with_steps(run_dir)[0]
-
-
-def load_with_steps(run_dir: Path) -> tuple[LoadedRun, Sequence[Sequence[events.Step]]]:
-    """As `load`; also the steps of each attempt, by the process whose record counts."""
     documents = Documents(run_dir)
     fix = f"judge it {'again' if documents.has('verdict.json') else 'first'}: seatrial judge {run_dir}"
     try:
@@ -72,13 +69,12 @@ def load_with_steps(run_dir: Path) -> tuple[LoadedRun, Sequence[Sequence[events.
         spec = specs.from_dict(given) if given else None
     except (OSError, ValueError, TypeError, RecursionError) as error:
         why = f"its events or its configuration cannot be read: {reason_of(error)}"
-        raise InputError.single(
-            "damaged-run", str(run_dir), why, "check its events-*.jsonl, spec.json and plan.json"
-        ) from error
+        fix = "check its events-*.jsonl, spec.json and plan.json"
+        raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     found = measuring.records(record)
     own = found.main
     started = [one.started for one in found.by_process if one.started]
-    run = LoadedRun(
+    return LoadedRun(
         directory=str(run_dir),
         spec=spec,
         plan=plan,
@@ -89,18 +85,14 @@ def load_with_steps(run_dir: Path) -> tuple[LoadedRun, Sequence[Sequence[events.
         steady_seconds=_steady(own.attempts, metrics),
         losses={step.step: step.loss for step in own.steps if step.loss is not None},
         steps=own.steps,
+        attempts=own.attempts,
     )
-    return run, own.attempts
 
 
 def _steady(attempts: Sequence[Sequence[events.Step]], metrics: Metrics) -> Seconds:
     """The times that the metrics' median is of; none where the events would give another number or median."""
     times = metrics.performance.step_times
-    nothing = np.array([], dtype=np.float64)
-    if times is None or not 1 <= times.attempt <= len(attempts):
-        return nothing
-    counts = counted(metrics.performance)
-    own = attempts[times.attempt - 1]
-    seconds = np.array([s.seconds for s in own if s.seconds is not None and counts(times.attempt, s)])
-    same = len(seconds) == times.n and math.isclose(float(np.median(seconds)), times.median, rel_tol=SAME_MEDIAN)
-    return seconds if same else nothing
+    seconds = np.array(counted_seconds(attempts, metrics.performance), dtype=np.float64)
+    if times and len(seconds) == times.n and math.isclose(np.median(seconds), times.median, rel_tol=SAME_MEDIAN):
+        return seconds
+    return np.array([], dtype=np.float64)

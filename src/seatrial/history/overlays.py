@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from seatrial.history.loaded import LoadedRun
-from seatrial.metrics import Shift
 from seatrial.report.charts import MAX_POINTS, curve_data
+from seatrial.report.figures import slower_by
 from seatrial.report.gather import clean
 from seatrial.report.section import Section
 from seatrial.verdict import show_beside
@@ -28,8 +28,9 @@ class Drawn(NamedTuple):
 
 def overlays(runs: Sequence[Drawn]) -> dict[str, Any]:
     """The curves that any of the runs has, as plain data: a chart each, a line per run."""
-    parts = [
-        {"name": each.name, "tone": each.tone, "number": each.number, **_curves(each.run, MAX_POINTS // len(runs))}
+    parts: list[dict[str, Any]] = [
+        {"name": each.name, "tone": each.tone, "number": each.number}
+        | curve_data(each.run.steps, each.run.metrics.performance, MAX_POINTS // len(runs))
         for each in runs
     ]
     charts = {}
@@ -42,19 +43,11 @@ def overlays(runs: Sequence[Drawn]) -> dict[str, Any]:
     return {"runs": parts, "charts": charts, "marks": list(_marks(runs))}
 
 
-def _curves(run: LoadedRun, most: int) -> dict[str, Any]:
-    return curve_data(run.steps, run.metrics.performance, most)
-
-
 def _marks(runs: Sequence[Drawn]) -> Iterator[dict[str, Any]]:
     for each in runs:
         for shift in each.run.metrics.performance.shifts[:MOST_MARKS]:
-            text = f"{each.name}: {_change(shift)}"
+            text = f"{each.name}: {slower_by(shift.change)} from step {shift.step}"
             yield {"curves": ["seconds", "rate"], "step": shift.step, "text": text, "tone": each.tone}
-
-
-def _change(shift: Shift) -> str:
-    return f"{'slower' if shift.change > 0 else 'faster'} by {abs(shift.change):.1%} from step {shift.step}"
 
 
 def shifts(runs: Sequence[Drawn]) -> Section:
@@ -64,8 +57,7 @@ def shifts(runs: Sequence[Drawn]) -> Section:
         in_seconds = each.run.metrics.performance.step_times is not None
         for shift in each.run.metrics.performance.shifts:
             before, after = show_beside(shift.before_seconds, shift.after_seconds) if in_seconds else ("", "")
-            how = f"{'slower' if shift.change > 0 else 'faster'} by {abs(shift.change):.1%}"
-            rows.append((each.name, f"{shift.step}", how, before, after))
+            rows.append((each.name, f"{shift.step}", slower_by(shift.change), before, after))
     return Section(
         key="shifts",
         title="Level shifts",

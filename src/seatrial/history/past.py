@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.history.listing import find_runs, run_id
-from seatrial.history.summary import IndexRow
+from seatrial.history.summary import IndexRow, versions_of
 from seatrial.report.columns import Column, Table
 
 
@@ -66,26 +66,18 @@ class History:
         return Table.of_rows(COLUMNS, rows)
 
 
-def past_runs(
-    root: Path,
-    *,
-    model: str | None = None,
-    device: str | None = None,
-    outcome: str | None = None,
-    rebuild: bool = False,
-) -> History:
-    """The runs below a root; arguments and errors are those of `find_runs`."""
-    rows, gone = find_runs(root, model=model, device=device, outcome=outcome, rebuild=rebuild)
+def past_runs(root: Path, **wanted: Any) -> History:
+    """The runs below a root; what is wanted and errors are those of `find_runs`."""
+    rows, gone = find_runs(root, **wanted)
     return History(runs=tuple(map(_past_run, rows)), gone=tuple(gone))
 
 
 def _past_run(row: IndexRow) -> PastRun:
-    versions = row["versions"]
     made: dict[str, Any] = {
         "id": run_id(row),
         "directory": Path(str(row["directory"])),
         "rehearsal": str(row["rehearsal"] or ""),
-        "versions": json.loads(versions) if isinstance(versions, str) else {},
+        "versions": versions_of(row),
     }
     for column in COLUMNS:
         if column.name not in made:

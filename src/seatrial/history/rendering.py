@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from seatrial.console import inert, table
 from seatrial.events import encode
-from seatrial.history.compare import LEVEL, Change, Comparison, Losses, signed
+from seatrial.history.compare import LEVEL, Change, Comparison, Losses
 from seatrial.history.gate import Gate
 from seatrial.history.loaded import LoadedRun
 from seatrial.report import markdown
@@ -82,13 +82,10 @@ def as_json(comparison: Comparison, gate: Gate | None) -> str:
     )
 
 
-def _runs(comparison: Comparison) -> list[tuple[str, LoadedRun]]:
-    return [*(("A", run) for run in comparison.runs_a), *(("B", run) for run in comparison.runs_b)]
-
-
 def runs_told(comparison: Comparison) -> list[tuple[str, str]]:
     """The side of each run, and what it is."""
-    return [(name, _run(run)) for name, run in _runs(comparison)]
+    sides = (("A", comparison.runs_a), ("B", comparison.runs_b))
+    return [(name, _run(run)) for name, runs in sides for run in runs]
 
 
 def _side(run: LoadedRun) -> dict[str, object]:
@@ -139,7 +136,7 @@ def _cells(change: Change) -> Sequence[str]:
     unit = "fraction" if kind.unit == "fraction" else ""
     moved = ""
     if change.change is not None and change.low is not None and change.high is not None:
-        moved = f"{signed(change.change)} [{signed(change.low)}, {signed(change.high)}]"
+        moved = f"{change.change:+.1%} [{change.low:+.1%}, {change.high:+.1%}]"
     title = kind.title if unit else f"{kind.title} ({kind.unit})" if kind.unit not in kind.title.lower() else kind.title
     values = show_beside(*(estimate.value if estimate else "-" for estimate in (change.a, change.b)), unit=unit)
     return title, *values, moved, WORDS[change.judgement] or change.why

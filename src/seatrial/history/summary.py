@@ -16,7 +16,6 @@ from typing import Any
 
 from seatrial.command import masked
 from seatrial.runs.directory import MARKS
-from seatrial.runs.directory import is_run as is_run  # others look for it here
 from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.files import read_lines
 from seatrial.runs.status import GOES_ON, state_of
@@ -89,6 +88,7 @@ def summarise(run_dir: Path, *, now: float | None = None) -> IndexRow:
     row |= {column: _number(_at(found[name], path)) for column, (name, path) in _NUMBERS.items()}
     row |= {column: _text(_at(found[name], path)) for column, (name, path) in _TEXTS.items()}
     outcome, note = _outcome(run_dir, found, now)
+    attempts = _at(found["metrics"], "completion.attempts")
     return row | {
         "name": _text(spec.get("name")) or row["name"],
         "device": row["device"] or _text(started.get("device_kind")) or _text(_at(spec, "topology.device")),
@@ -98,13 +98,22 @@ def summarise(run_dir: Path, *, now: float | None = None) -> IndexRow:
         "family": _text(facts.get("family")) or _text(found["judged"].get("family")) or _text(plan.get("engine")),
         "versions": json.dumps(versions, sort_keys=True) if versions else None,
         "fingerprint": _fingerprint(spec),
-        "attempts": len(attempts)
-        if isinstance(attempts := _at(found["metrics"], "completion.attempts"), list)
-        else None,
+        "attempts": len(attempts) if isinstance(attempts, list) else None,
         "started_at": _start(run_dir, started, found["status"]),
         "outcome": outcome,
         "note": note,
     }
+
+
+def real(value: object) -> float | None:
+    """A value of a row as a number; None where there is none, or where it is not finite."""
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def versions_of(row: Mapping[str, Value]) -> dict[str, str]:
+    """The versions of a row by name."""
+    found: dict[str, str] = json.loads(str(row["versions"] or "{}"))
+    return found
 
 
 def _document(documents: Documents, name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ where they are now, or the text itself where the user named no file. What it mus
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,11 @@ from seatrial.report import html
 from seatrial.report.gather import RunReport
 
 Parameter = str | int | float | bool
+
+
+def as_text(value: Parameter) -> str:
+    """A parameter where only texts can stand; what is none is JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +80,6 @@ class Destination:
     out: Path | None = None
     url: str | None = None
     project: str | None = None
-
-
-Publish = Callable[[Sequence[Publication], Destination], str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from seatrial.publish.contract import Destination, Publication
+from seatrial.publish.contract import Destination, Publication, as_text
 from seatrial.report import junit
 from seatrial.runs.files import write_text
 
@@ -32,6 +31,5 @@ def _properties(one: Publication) -> ElementTree.Element:
     """Of the run, on the first of its suites."""
     found = ElementTree.Element("properties")
     for name, value in {"run": one.title, "run_id": one.id, **one.tags, **one.parameters}.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        ElementTree.SubElement(found, "property", name=junit.legal(name), value=junit.legal(text))
+        ElementTree.SubElement(found, "property", name=junit.legal(name), value=junit.legal(as_text(value)))
     return found

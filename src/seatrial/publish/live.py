@@ -7,25 +7,22 @@ in the report, from the median of the last steps.
 from __future__ import annotations
 
 import re
-import statistics
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from seatrial.console import Say
 from seatrial.errors import InputError
 from seatrial.events import RunStarted, Step
-from seatrial.launch.display import QUIET_SECONDS, WINDOW, Tail
+from seatrial.launch.display import QUIET_SECONDS, Tail
 from seatrial.launch.follow import Following
 from seatrial.launch.progress import Progress
-from seatrial.metrics import measure
 from seatrial.publish import require_package
 from seatrial.publish.gauges import Gauges, Sample, labels_of, of_a_judged
+from seatrial.publish.last_steps import LastSteps
 from seatrial.report.gather import RunReport, clean
-from seatrial.report.steps import STEPS, step_rows
 from seatrial.spec import RunSpec
 
 LOOPBACK = "127.0.0.1"
@@ -41,7 +38,6 @@ _OF_A_STEP = {
     "seatrial_tflops_per_second_per_device": "tflops_per_second_per_device",
     "seatrial_mfu_ratio": "mfu",
 }
-_NAMES = [column.name for column in STEPS]
 
 
 class _Attempt:
@@ -49,54 +45,41 @@ class _Attempt:
 
     def __init__(self, run_dir: Path, spec: RunSpec) -> None:
         self._run, self._spec = clean(run_dir.name), spec
-        self._tail = Tail(run_dir / "events-0.jsonl")
-        self._planned, self._started = spec.step_limit, time.time()
-        self._performance = measure([], spec).performance
-        self._last: Step | None = None
-        self._seconds: list[float] = []
+        self._tail, self._steps = Tail(run_dir / "events-0.jsonl"), LastSteps(spec)
+        self._started = time.time()
 
     def see(self, progress: Progress) -> list[Sample]:
         """Takes in the new events; the figures as they are now."""
         for event in self._tail.read():
+            self._steps.see(event)
             if isinstance(event, RunStarted):
-                self._planned = min(self._planned, event.planned_steps or self._planned)
-                self._performance, self._started = measure([event], self._spec).performance, event.wall_time
-            elif isinstance(event, Step):
-                if self._last is not None and event.seconds:  # the first one is slower
-                    self._seconds = [*self._seconds, event.seconds][-WINDOW:]
-                self._last = event
+                self._started = event.wall_time
         return list(self._samples(progress))
 
     def _samples(self, progress: Progress) -> Iterator[Sample]:
-        labels = labels_of(self._run, self._spec, self._performance.device)
-        hosts = progress.statuses
+        labels = labels_of(self._run, self._spec, self._steps.performance.device)
+        hosts, planned = progress.statuses, self._steps.planned or 0
         alive = [
             host
             for host, status in hosts.items()
             if status["state"] != "ended" and progress.silent.get(host, 0) <= QUIET_SECONDS
         ]
-        last = self._step(progress)
+        last = self._steps.typical
+        if last is None and progress.last_step is not None:  # without events, as the agents saw it
+            last = Step(step=progress.last_step, seconds=progress.median_seconds or None)
         done = 0 if last is None else last.step + 1
         yield Sample("seatrial_step", labels, done)
-        yield Sample("seatrial_planned_steps", labels, self._planned)
+        yield Sample("seatrial_planned_steps", labels, planned)
         yield Sample("seatrial_nodes", labels, len(hosts) + len(progress.missing))
         yield Sample("seatrial_nodes_alive", labels, len(alive))
         yield Sample("seatrial_started_timestamp_seconds", labels, self._started)
         yield Sample("seatrial_outcome", labels | {"outcome": "running"}, 1)
         if last is None:
             return
-        row = dict(zip(_NAMES, next(step_rows([[last]], self._performance)), strict=True))
-        yield from (Sample(name, labels, row[of]) for name, of in _OF_A_STEP.items() if row[of] is not None)
+        figures = self._steps.figures(last)
+        yield from (Sample(name, labels, figures[of]) for name, of in _OF_A_STEP.items() if figures[of] is not None)
         if last.seconds:
-            yield Sample("seatrial_eta_seconds", labels, last.seconds * max(0, self._planned - done))
-
-    def _step(self, progress: Progress) -> Step | None:
-        """The last step, with the median time of the last ones; without events, as the agents saw it."""
-        if self._last is not None:
-            return replace(self._last, seconds=statistics.median(self._seconds) if self._seconds else None)
-        if progress.last_step is None:
-            return None
-        return Step(step=progress.last_step, seconds=progress.median_seconds or None)
+            yield Sample("seatrial_eta_seconds", labels, last.seconds * max(0, planned - done))
 
 
 class LiveRun:

@@ -12,7 +12,6 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,8 +98,7 @@ def _publish(client: Any, experiment: str, one: Publication) -> str:
 
 
 def _all_tags(one: Publication) -> dict[str, str]:
-    axes = one.report.verdict.axes.values() if one.report.verdict else ()
-    checks = {f"check.{check.name}": check.status for axis in axes for check in axis.checks}
+    checks = {f"check.{check.name}": check.status for check in one.report.checks}
     return {_name(name): text for name, text in {**one.tags, **checks}.items()}
 
 
@@ -108,8 +106,8 @@ def _fill(client: Any, run_id: str, one: Publication) -> None:
     from mlflow.entities import Metric, Param
 
     parameters = [Param(_name(path), str(value)[:VALUE]) for path, value in one.parameters.items()]
-    for some in _chunks(iter(parameters), PARAMETERS):
-        client.log_batch(run_id, params=some)
+    for batch in _chunks(parameters, PARAMETERS):
+        client.log_batch(run_id, params=batch)
     end = round(max((point.at for point in one.points), default=0) * 1000)
     metrics = [
         *(
@@ -119,7 +117,7 @@ def _fill(client: Any, run_id: str, one: Publication) -> None:
         ),
         *(Metric(_name(f"run/{name}"), value, end, 0) for name, value in one.figures.items()),
     ]
-    for batch in _chunks(iter(metrics), METRICS):
+    for batch in _chunks(metrics, METRICS):
         client.log_batch(run_id, metrics=batch)
     with tempfile.TemporaryDirectory() as folder:
         for name, text in one.artefacts().items():
@@ -131,6 +129,5 @@ def _name(text: str) -> str:
     return _NOT_IN_A_NAME.sub("_", text)[:NAME]
 
 
-def _chunks(items: Iterator[T], most: int) -> Iterator[list[T]]:
-    while some := list(islice(items, most)):
-        yield some
+def _chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + most] for start in range(0, len(items), most))

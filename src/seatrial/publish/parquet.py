@@ -17,7 +17,6 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
     from pyarrow import parquet
 
     assert to.out is not None  # the table says so
-    to.out.mkdir(parents=True, exist_ok=True)
     for name, table in tables(publications).items():
         file = io.BytesIO()
         parquet.write_table(table.to_arrow(), file)

@@ -5,11 +5,10 @@ Each row names its run by `run_id`, by which they join; the figures of a whole r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from seatrial.publish.contract import Publication
+from seatrial.publish.contract import Publication, as_text
 from seatrial.publish.publication import as_float
 from seatrial.report.columns import Column, Table
 from seatrial.report.steps import STEPS, step_rows
@@ -73,20 +72,17 @@ def _run(one: Publication) -> tuple[Any, ...]:
 
 def _parameters(one: Publication) -> Iterator[tuple[Any, ...]]:
     for path, value in one.parameters.items():
-        yield path, value if isinstance(value, str) else json.dumps(value)
+        yield path, as_text(value)
 
 
 def _checks(one: Publication) -> Iterator[tuple[Any, ...]]:
-    axes = one.report.verdict.axes if one.report.verdict else {}
-    for axis, found in axes.items():
-        for check in found.checks:
-            measured, bound = (
-                as_float(value) if isinstance(value, (int, float)) else None for value in (check.measured, check.bound)
-            )
-            yield axis, check.title, check.status, measured, bound, check.unit, check.sentence
+    for check in one.report.checks:
+        measured, bound = (
+            as_float(value) if isinstance(value, (int, float)) else None for value in (check.measured, check.bound)
+        )
+        yield check.axis, check.title, check.status, measured, bound, check.unit, check.sentence
 
 
 def _steps(one: Publication) -> Iterator[tuple[Any, ...]]:
     """Of every attempt, repeated steps too."""
-    performance = one.report.metrics.performance if one.report.metrics else None
-    return step_rows(one.report.attempts, performance)
+    return step_rows(one.report.attempts, one.report.performance)

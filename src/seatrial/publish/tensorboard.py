@@ -6,24 +6,21 @@ infinite there.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from seatrial.publish.contract import Destination, Publication
+from seatrial.publish.contract import Destination, Parameter, Publication, as_text
 from seatrial.report import html, markdown
 from seatrial.runs.files import write_text
 
 MOST_BYTES = 200  # of a folder's name, before the id
-_NO_WARNINGS = ("tensorboardX.x2num",)  # it warns of every NaN
 
 
 def publish(publications: Sequence[Publication], to: Destination) -> str:
     assert to.out is not None  # the table says so
-    for name in _NO_WARNINGS:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it warns of every NaN
     for one in publications:
         title = one.title.encode()[:MOST_BYTES].decode(errors="ignore")
         _write(one, to.out / f"{title}.{one.id[:8]}")
@@ -51,8 +48,6 @@ def _write(one: Publication, folder: Path) -> None:
     write_text(folder / "report.html", html.render(one.report))
 
 
-def _listing(values: dict[str, object]) -> str:
+def _listing(values: dict[str, Parameter]) -> str:
     """One value a line, as an indented block, in which Markdown means nothing."""
-    return "\n".join(
-        f"    {name} = {value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()
-    )
+    return "\n".join(f"    {name} = {as_text(value)}" for name, value in values.items())

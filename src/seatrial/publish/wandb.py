@@ -49,10 +49,8 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
 
 def _written(folder: Path, run_id: str) -> list[Path]:
     """What earlier publishing offline has left of the run."""
-    named = ((path, _OFFLINE.fullmatch(path.name)) for path in folder.glob("wandb/offline-run-*"))
-    return [
-        path for path, match in named if match and match["id"] == run_id and path.is_dir() and not path.is_symlink()
-    ]
+    named = [path for path in folder.glob("wandb/offline-run-*") if path.is_dir() and not path.is_symlink()]
+    return [path for path in named if (match := _OFFLINE.fullmatch(path.name)) and match["id"] == run_id]
 
 
 def _publish(wandb: Any, one: Publication, project: str, folder: Path) -> str:
@@ -95,7 +93,5 @@ def _number(value: float) -> float | str:
 
 
 def _checks(one: Publication) -> dict[str, str]:
-    verdict = one.report.verdict
-    axes = verdict.axes.items() if verdict else ()
-    checks = {f"{axis}/{check.title}": check.status for axis, found in axes for check in found.checks}
+    checks = {f"{check.axis}/{check.title}": check.status for check in one.report.checks}
     return {"outcome": one.tags["outcome"], "exit_code": one.tags["exit_code"], **checks}

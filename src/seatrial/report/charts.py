@@ -16,8 +16,9 @@ from seatrial.estimate import hardware
 from seatrial.estimate.hardware import GIB
 from seatrial.events import Eval, Step
 from seatrial.metrics import Performance, Ranges
-from seatrial.report.figures import counted, left_out, step_rate, within
+from seatrial.report.figures import slower_by
 from seatrial.report.gather import RunReport
+from seatrial.report.steps import counted_seconds, left_out, step_rate, within
 from seatrial.spec import METRICS
 from seatrial.verdict import show
 
@@ -31,6 +32,7 @@ FEWEST_FOR_BINS = 10  # steps
 REACH = 2.0  # times the width of a histogram: a target further away is only named
 
 RATE, TFLOPS = "tokens_per_second_per_device", "tflops_per_second_per_device"
+SPEEDS = {"seconds": "step_seconds", "rate": RATE, "tflops": TFLOPS}  # curve → metric
 Values = NDArray[np.float64]
 
 
@@ -49,9 +51,8 @@ class Curve(NamedTuple):
 
 def chart_data(report: RunReport) -> dict[str, Any]:
     """Everything that the charts of a run's page draw."""
-    performance = report.metrics.performance if report.metrics else None
     targets = _targets(report)
-    data = curve_data(report.steps, performance)
+    data = curve_data(report.steps, report.performance)
     for name, curve in data["curves"].items():
         curve["targets"] = targets.get(name, [])
     return {
@@ -104,6 +105,11 @@ def curves_of(steps: Sequence[Step], performance: Performance | None) -> dict[st
         found = step_rate(step, performance)
         return step.reported.get(RATE) if found is None else found
 
+    def memory(step: Step) -> float | None:
+        found = step.reported.get("memory_bytes" if in_bytes else "memory_fraction")
+        return None if found is None else found / GIB if in_bytes else 100 * found
+
+    in_bytes = any("memory_bytes" in step.reported for step in steps)
     curves = {
         "loss": Curve("Loss", "", lambda step: step.loss),
         "seconds": Curve("Step time", "s", lambda step: step.seconds),
@@ -111,21 +117,11 @@ def curves_of(steps: Sequence[Step], performance: Performance | None) -> dict[st
         "rate": Curve("Tokens/s per device", "", rate),
         "tflops": Curve("TFLOP/s per device", "", lambda step: step.reported.get(TFLOPS)),
         "learning_rate": Curve("Learning rate", "", lambda step: step.learning_rate, keeps_ends=False, clips=False),
-        "memory": Curve(
-            "Device memory", "GiB", lambda step: _scaled(step.reported.get("memory_bytes"), 1 / GIB), clips=False
-        ),
+        "memory": Curve("Device memory", "GiB" if in_bytes else "%", memory, clips=False),
     }
     if any(rate(step) is not None for step in steps):
         del curves["tflops"]  # the same in other units
-    if not any("memory_bytes" in step.reported for step in steps):
-        curves["memory"] = Curve(
-            "Device memory", "%", lambda step: _scaled(step.reported.get("memory_fraction"), 100), clips=False
-        )
     return curves
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
 
 
 def _values(steps: Sequence[Step], read: Callable[[Step], float | None]) -> Values:
@@ -146,8 +142,7 @@ def _numbers(values: Values) -> list[float | None]:
 def _medians(performance: Performance | None) -> dict[str, float]:
     """Curve → the run's own figure, where it has one."""
     estimates = performance.estimates if performance else {}
-    names = {"seconds": "step_seconds", "rate": RATE, "tflops": TFLOPS}
-    return {curve: estimates[metric].value for curve, metric in names.items() if metric in estimates}
+    return {curve: estimates[metric].value for curve, metric in SPEEDS.items() if metric in estimates}
 
 
 # --- which steps are drawn, and which part of their axis --------------------------------------------------------------
@@ -224,13 +219,12 @@ def _without_spikes(values: Values) -> tuple[float, float]:
 def _targets(report: RunReport) -> dict[str, list[dict[str, Any]]]:
     """Curve → the lines of the verdict's targets on it, with their texts; each speed in the units of the curve."""
     found: dict[str, list[dict[str, Any]]] = {}
-    checks = report.verdict.axes["performance"].checks if report.verdict else ()
-    performance = report.metrics.performance if report.metrics else None
-    for check in checks:
+    performance = report.performance
+    for check in report.checks:
         bound = check.bound
-        if performance is None or check.status == "not_applicable" or check.name not in METRICS:
+        if check.axis != "performance" or check.status == "not_applicable" or check.name not in METRICS:
             continue
-        if not isinstance(bound, (int, float)) or not 0 < bound < math.inf:
+        if performance is None or not isinstance(bound, (int, float)) or not 0 < bound < math.inf:
             continue
         kind = METRICS[check.name]
         text = f"target {'≥' if kind.better == 'higher' else '≤'} {show(bound, kind.unit)}"
@@ -251,7 +245,7 @@ def _places(metric: str, bound: float, performance: Performance) -> Iterator[tup
             yield "memory", bound * device.memory_bytes / GIB
         return
     own = performance.estimates.get(metric)
-    for curve, of_curve in (("seconds", "step_seconds"), ("rate", RATE), ("tflops", TFLOPS)):
+    for curve, of_curve in SPEEDS.items():
         there = performance.estimates.get(of_curve)
         if metric == of_curve:
             yield curve, bound
@@ -269,10 +263,9 @@ def _marks(report: RunReport) -> Iterator[dict[str, Any]]:
         text = f"not finite from step {numerics.first_bad_step}"
         yield {"curves": ["loss"], "step": numerics.first_bad_step, "text": text, "tone": "fail"}
     for shift in performance.shifts[:MOST_MARKS]:
-        how = "slower" if shift.change > 0 else "faster"
-        text = f"{how} by {abs(shift.change):.1%} from step {shift.step}"
+        text = f"{slower_by(shift.change)} from step {shift.step}"
         tone = "inconclusive" if shift.change > 0 else "muted"
-        yield {"curves": ["seconds", "rate", "tflops"], "step": shift.step, "text": text, "tone": tone}
+        yield {"curves": list(SPEEDS), "step": shift.step, "text": text, "tone": tone}
     for count, attempt in enumerate(report.attempts[1 : 1 + MOST_MARKS], 2):
         if attempt:
             yield {"curves": [], "step": attempt[0].step, "text": f"attempt {count}", "tone": "muted"}
@@ -301,14 +294,9 @@ def _evals(report: RunReport) -> dict[str, Any] | None:
 
 def _histogram(report: RunReport, targets: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """How often which step time comes, among the steps that the median is of; None of few."""
-    performance = report.metrics.performance if report.metrics else None
-    times = performance.step_times if performance else None
-    if performance is None or times is None or not 1 <= times.attempt <= len(report.attempts):
-        return None
-    counts_for = counted(performance)
-    of_attempt = report.attempts[times.attempt - 1]
-    seconds = np.array([s.seconds for s in of_attempt if s.seconds is not None and counts_for(times.attempt, s)])
-    if len(seconds) < FEWEST_FOR_BINS or float(np.ptp(seconds)) <= 0:
+    times = report.performance.step_times if report.performance else None
+    seconds = np.array(counted_seconds(report.attempts, report.performance))
+    if times is None or len(seconds) < FEWEST_FOR_BINS or float(np.ptp(seconds)) <= 0:
         return None
     # Outliers do not squeeze the others into one bin: they are counted apart.
     quarters = np.percentile(seconds, [25, 75])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seatrial.estimate import published
+from seatrial.report.figures import spelled
 from seatrial.report.gather import RunReport
 from seatrial.report.section import Section
 from seatrial.verdict import cvs_compat, show
@@ -16,9 +17,9 @@ _ANSWERS: dict[str, str] = {
 
 def published_results(report: RunReport) -> Section | None:
     """The nearest published results, with what differs from them: never a target unless that was asked for."""
-    if report.metrics is None or report.spec is None or report.rehearsal:
+    speed = report.performance
+    if speed is None or report.spec is None or report.rehearsal:
         return None
-    speed = report.metrics.performance
     ours = speed.estimates.get("tokens_per_second_per_device")
     if ours is None or speed.num_devices is None:
         return None
@@ -36,7 +37,7 @@ def published_results(report: RunReport) -> Section | None:
         of = result.result
         what = f"{of.num_devices:,} {of.device}, {of.precision}, {of.framework}"
         rows.append((show(expected), f"{ours.value / expected:.1%}", what, differences or "nothing that it states"))
-    counted = ", ".join(sorted({result.convention for result in found if not result.same_work})).replace("_", "-")
+    counted = ", ".join(sorted({spelled(result.convention) for result in found if not result.same_work}))
     other_work = f"Where a token is other work, it is the rate of the same FLOP/s here, counted {counted}."
     sources = "; ".join(dict.fromkeys(result.result.source for result in found))
     return Section(
@@ -54,13 +55,14 @@ def cvs_answer(report: RunReport) -> Section | None:
     answer = report.cvs
     if answer is None:
         return None
-    rows = [
-        (_says(finding), "right" if finding.right else "wrong", finding.why, f"{finding.line}" if finding.line else "")
-        for finding in answer.complaints
-    ]
+    rows = []
+    for finding in answer.complaints:
+        says = finding.says + (f", {finding.count} times" if finding.count > 1 else "")
+        right, line = "right" if finding.right else "wrong", f"{finding.line}" if finding.line else ""
+        rows.append((says, right, finding.why, line))
     rows += [(f"silent: {finding.says}", "wrong", finding.why, "") for finding in answer.silences]
-    checks = [check for axis in report.verdict.axes.values() for check in axis.checks] if report.verdict else []
-    rows += [(f"silent: {check.title}", "wrong", why, "") for check, why in cvs_compat.unseen(answer, checks)]
+    unseen = cvs_compat.unseen(answer, report.checks)
+    rows += [(f"silent: {check.title}", "wrong", why, "") for check, why in unseen]
     times = f", with {answer.num_complaints} complaints" if answer.num_complaints > 1 else ""
     return Section(
         key="cvs",
@@ -70,7 +72,3 @@ def cvs_answer(report: RunReport) -> Section | None:
         numbers=("Line",),
         notes=(f"Its verdict: {_ANSWERS.get(answer.verdict, answer.verdict)}{times}.",),
     )
-
-
-def _says(finding: cvs_compat.Finding) -> str:
-    return finding.says + (f", {finding.count} times" if finding.count > 1 else "")

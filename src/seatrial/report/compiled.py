@@ -13,6 +13,7 @@ from seatrial.estimate.hardware import GIB
 from seatrial.report.expected import show_size
 from seatrial.spec import RunSpec
 
+_NUMBERS = ("times", "in the program", "bytes per device", "compiled", "estimated")
 _TEMPORARY = ("gradients", "activations", "working")  # parts of the estimate that are temporary in the program
 
 
@@ -61,15 +62,15 @@ def _memory(found: Compiled, spec: RunSpec) -> str:
         ("temporaries", held["temporaries"], temporary, summed),
         ("results", held["results"], 0.0, f"of {show_size(found.outputs_bytes)}, {show_size(found.aliased_bytes)} take "
          "the place of arguments"),
-        ("all of it", found.total_bytes, estimated.total_bytes, _share(found, spec)),
+        ("all of it", found.total_bytes, estimated.total_bytes, _share(found, spec, estimated.total_bytes)),
     ]  # fmt: skip
     head = ("memory per device", "compiled", "estimated", "")
     shown = [(name, show_size(size), show_size(guess) if guess else "", why) for name, size, guess, why in rows]
     return _table(shown, head)
 
 
-def _share(found: Compiled, spec: RunSpec) -> str:
-    off = memory.per_device(spec, memory.OWN).total_bytes / found.total_bytes - 1
+def _share(found: Compiled, spec: RunSpec, estimated: float) -> str:
+    off = estimated / found.total_bytes - 1
     there = memory.available_bytes(spec, memory.OWN)
     share = f"{found.total_bytes / there:.0%} of the {show_size(there)} that a process gets; " if there else ""
     return f"{share}the estimate is {abs(off):.1%} too {'high' if off > 0 else 'low'}"
@@ -87,6 +88,3 @@ def _notes(found: Compiled) -> Iterator[str]:
 def _table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
     numbers = [number for number, name in enumerate(head) if name in _NUMBERS]
     return table(rows, head=head, right=numbers, indent=0, columns=UNLIMITED)
-
-
-_NUMBERS = ("times", "in the program", "bytes per device", "compiled", "estimated")

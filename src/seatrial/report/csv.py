@@ -23,10 +23,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # what Excel, Libre
 
 def render(report: RunReport) -> str:
     """One row per step of the record that counts, repeated steps too; `in_window` marks those that make the median."""
-    performance = report.metrics.performance if report.metrics else None
-    return write(
-        COLUMNS, ((*row, "yes" if counts else "no") for *row, counts in step_rows(report.attempts, performance))
-    )
+    rows = step_rows(report.attempts, report.performance)
+    return write(COLUMNS, ((*row, "yes" if counts else "no") for *row, counts in rows))
 
 
 def write(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:

@@ -23,10 +23,9 @@ def expected(spec: RunSpec, engine: str, profile: Profile | None = None) -> dict
 
     `profile`: of the device, measured; None: the published one.
     """
-    device = hardware.find(spec.topology.device)
+    device, peak = hardware.find(spec.topology.device), peak_of(spec)
     profile = profile or time_profile.published(device)
     need, time = memory.per_device(spec, engine), predict(spec, engine, profile)
-    peak = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
     tokens = spec.tokens_per_step / spec.topology.num_devices
     steps = time.interval if time else None
     return {
@@ -37,7 +36,7 @@ def expected(spec: RunSpec, engine: str, profile: Profile | None = None) -> dict
         "process_memory_bytes": memory.available_bytes(spec, engine),
         "step_seconds": list(steps) if steps else None,
         "tokens_per_second_per_device": [tokens / seconds for seconds in reversed(steps)] if steps else None,
-        "mfu": list(utilization(spec, steps, peak[0])) if steps and peak else None,
+        "mfu": [utilization(spec, seconds) for seconds in reversed(steps)] if steps and peak else None,
         "peak_flops_per_second": peak[0] if peak else None,
         "peak_format": peak[1] if peak else None,
         "time": _time(spec, engine, time) if time else None,
@@ -58,10 +57,17 @@ def _time(spec: RunSpec, engine: str, time: StepTime) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def utilization(spec: RunSpec, step_seconds: tuple[float, float], peak: float) -> tuple[float, float]:
-    """Lowest and highest MFU (fractions, causal attention) of the longest and the shortest step."""
+def peak_of(spec: RunSpec) -> tuple[float, str] | None:
+    """The peak FLOP/s of a run's device, and in which number format; None where they are not known."""
+    device = hardware.find(spec.topology.device)
+    return device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
+
+
+def utilization(spec: RunSpec, step_seconds: float) -> float | None:
+    """MFU (a fraction, causal attention) of a step; None where the device's peak is not known."""
+    peak = peak_of(spec)
     work = spec.tokens_per_step / spec.topology.num_devices * flops_per_token(spec.model, spec.batch.sequence_length)
-    return work / peak / step_seconds[1], work / peak / step_seconds[0]
+    return work / peak[0] / step_seconds if peak else None
 
 
 def expected_lines(
@@ -84,9 +90,8 @@ def expected_lines(
     parts = ", ".join(f"{name} {show_size(size)}" for name, size in held.items() if size)
     there = memory.available_bytes(spec, engine)
     share = f"{total / there:.0%} of {show_size(there)}" if there else ""
-    share += (
-        f", which a process gets of {show_size(device.memory_bytes)}" if device and there != device.memory_bytes else ""
-    )
+    if device and there != device.memory_bytes:
+        share += f", which a process gets of {show_size(device.memory_bytes)}"
     share += "; " if share else ""
     if compiled:
         parts += f"; {show_size(need.total_bytes)} by the estimate"
@@ -95,24 +100,24 @@ def expected_lines(
     size = f"{show_size(total)} by the compiled step" if compiled else f"about {show_size(total)}"
     rows = [("memory per device", size, share + parts)]
     if time is None:
-        why = "the run names no device" if device is None else _why_not(device, profile)
-        return [*rows, ("step time", "unknown", why)]
-    rows += _speed_lines(spec, time, device)
+        return [*rows, ("step time", "unknown", _why_not(device, profile))]
+    rows += _speed_lines(spec, time)
     return [*rows, *(_part_lines(spec, engine, time) if in_full else [_parts_in_short(time)])]
 
 
-def _why_not(device: hardware.Device, profile: Profile | None) -> str:
+def _why_not(device: hardware.Device | None, profile: Profile | None) -> str:
+    if device is None:
+        return "the run names no device"
     if profile is None:
         return f"the links of {device.name} are not known"
     return f"no rate of {device.name} is known for this precision"
 
 
-def _speed_lines(spec: RunSpec, time: StepTime, device: hardware.Device | None) -> list[tuple[str, str, str]]:
+def _speed_lines(spec: RunSpec, time: StepTime) -> list[tuple[str, str, str]]:
     low, high = time.interval
-    peak = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
     of_peak = ""
-    if peak:
-        least, most = utilization(spec, time.interval, peak[0])
+    if peak := peak_of(spec):
+        least, most = utilization(spec, high), utilization(spec, low)
         of_peak = f"; {least:.0%} to {most:.0%} of {peak[0] / TERA:g} TFLOP/s in {peak[1]} ({DEFAULT_CONVENTION})"
     tokens = spec.tokens_per_step / spec.topology.num_devices
     return [
@@ -139,16 +144,12 @@ def _part_lines(spec: RunSpec, engine: str, time: StepTime) -> list[tuple[str, s
         hidden = time.hidden_seconds.get(name, 0.0)
         beside = f", and {1000 * hidden:,.0f} ms beside computing" if 1000 * hidden >= 0.5 else ""
         rows.append((f"  {name}", f"{1000 * seconds:,.1f} ms", f"{seconds / time.step_seconds:.1%}{beside}"))
-    rest = sum(seconds for _, seconds in largest_first[len(shown) :])
-    if rest:
-        rows.append(
-            ("  the rest", f"{1000 * rest:,.1f} ms", ", ".join(name for name, _ in largest_first[len(shown) :]))
-        )
+    others = largest_first[len(shown) :]
+    if rest := sum(seconds for _, seconds in others):
+        rows.append(("  the rest", f"{1000 * rest:,.1f} ms", ", ".join(name for name, _ in others)))
     for each in levers(spec, engine, time.profile)[:MOST_LEVERS]:
-        change = each.step_seconds / time.step_seconds - 1
-        rows.append(
-            ("  would change it", f"{change:+.1%}", each.change + ("" if each.fits else ", which does not fit"))
-        )
+        change, fits = each.step_seconds / time.step_seconds - 1, "" if each.fits else ", which does not fit"
+        rows.append(("  would change it", f"{change:+.1%}", f"{each.change}{fits}"))
     return rows
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
-from seatrial.events import Step
-from seatrial.metrics import Metrics, Performance, Ranges, StepTimes, time_to_train
+from seatrial.console import plural
+from seatrial.metrics import Metrics, Performance, StepTimes, time_to_train
 from seatrial.metrics.setup import Peak
 from seatrial.report.gather import RunReport
 from seatrial.verdict import EXIT_CODES, AxisVerdict, Check, Outcome, Status, show, show_beside
@@ -20,6 +17,7 @@ TITLES: dict[Outcome, str] = {outcome: outcome.upper().replace("_", " ") for out
     "teardown_failed": "TRAINED, TEARDOWN FAILED"
 }
 WORDS: dict[Status, str] = {status: status.replace("_", " ") for status in SYMBOLS}
+_TONES: dict[str, Status] = {"pass": "pass", "inconclusive": "inconclusive", "interrupted": "inconclusive"}
 
 AS_REPORTED = "as reported"
 SECONDS_PER_MINUTE, SECONDS_PER_HOUR = 60, 3600
@@ -40,11 +38,11 @@ class Figure:
 
 def figures(report: RunReport) -> list[Figure]:
     """How far the run came, what became of the loss, and its speed; none where it was not measured."""
-    if report.metrics is None:
+    metrics = report.metrics
+    if metrics is None:
         return []
-    reached, speed = _time_to_target(report.metrics), _speed(report.metrics.performance)
-    found = [*_progress(report.metrics), *reached, *speed, *_time_to_train(report)]
-    return [*found, *_cost(report, report.metrics)]
+    speed, at_this_speed = _speed(metrics.performance), _time_to_train(report, metrics.performance)
+    return [*_progress(metrics), *_time_to_target(metrics), *speed, *at_this_speed, *_cost(report, metrics)]
 
 
 def _progress(metrics: Metrics) -> list[Figure]:
@@ -56,7 +54,7 @@ def _progress(metrics: Metrics) -> list[Figure]:
         Figure(
             label="Steps",
             value=f"{completion.num_steps:,} {planned}",
-            detail=f"{_count(completion.num_processes, 'process', 'processes')}{seconds}",
+            detail=f"{plural(completion.num_processes, 'process')}{seconds}",
         ),
         Figure(
             label="Loss",
@@ -83,7 +81,7 @@ def _speed(performance: Performance) -> list[Figure]:
     of_peak = f"of {_peak(peak)} ({peak.source}); {convention}" if peak else ""
     on_all = ""
     if total and performance.num_devices != 1:
-        on_all = f"{show(total)} on {_count(performance.num_devices, 'device') if performance.num_devices else ''}"
+        on_all = f"{show(total)} on {plural(performance.num_devices, 'device') if performance.num_devices else ''}"
     rows = [
         ("Step time", "step_seconds", "s", _spread(times) if times else ""),
         ("Tokens/s per device", "tokens_per_second_per_device", "", on_all),
@@ -107,49 +105,38 @@ def _estimate(performance: Performance, label: str, metric: str, unit: str, deta
     return Figure(label=label, value=value, unit=unit.strip("%"), detail="; ".join(filter(None, parts)))
 
 
-def _time_to_train(report: RunReport) -> list[Figure]:
+def _time_to_train(report: RunReport, performance: Performance) -> Iterator[Figure]:
     """How long tokens take at this speed; a rehearsal's is not extrapolated."""
-    performance = report.metrics.performance if report.metrics else None
-    if performance is None or not performance.days_to_1t_tokens or report.rehearsal:
-        return []
-    label = "Time to train 1T tokens"
-    found = [Figure(label=label, value=show(performance.days_to_1t_tokens), unit="days", detail="uninterrupted")]
-    if report.tokens == TRILLION:
-        found = []
-    wanted = time_to_train(performance, report.tokens) if report.tokens else None
-    if report.tokens and wanted:
+    if not performance.days_to_1t_tokens or report.rehearsal:
+        return
+    if report.tokens != TRILLION:
+        days = show(performance.days_to_1t_tokens)
+        yield Figure(label="Time to train 1T tokens", value=days, unit="days", detail="uninterrupted")
+    if report.tokens and (wanted := time_to_train(performance, report.tokens)):
         days, low, high = show_beside(wanted.value, wanted.low, wanted.high)
         label = f"Time to train {_short_count(report.tokens)} tokens"
-        found.append(Figure(label=label, value=days, unit="days", detail=f"{low} to {high} days"))
-    return found
+        yield Figure(label=label, value=days, unit="days", detail=f"{low} to {high} days")
 
 
-def _cost(report: RunReport, metrics: Metrics) -> list[Figure]:
+def _cost(report: RunReport, metrics: Metrics) -> Iterator[Figure]:
     """What the devices cost at the price that the user gives, in the currency of the price; not of a rehearsal."""
     performance, price = metrics.performance, report.price_per_device_hour
     if price is None or not performance.num_devices or report.rehearsal:
-        return []
+        return
     per_second = price * performance.num_devices / SECONDS_PER_HOUR
-    devices = f"{_count(performance.num_devices, 'device')} at {price:,g} an hour each"
-    found = []
+    devices = f"{plural(performance.num_devices, 'device')} at {price:,g} an hour each"
     if metrics.completion.wall_seconds:
         spent = per_second * metrics.completion.wall_seconds
-        found.append(Figure(label="Cost of this run", value=amount(spent), detail=devices))
+        yield Figure(label="Cost of this run", value=amount(spent), detail=devices)
     rate = performance.tokens_per_second_total
-    if rate:
-        each = Figure(label="Cost per million tokens", value=amount(per_second / rate * MILLION), detail=devices)
-        found.append(each)
-        tokens = report.tokens or _planned_tokens(metrics)
-        if tokens:
-            label, whole = f"Cost to train {_short_count(tokens)} tokens", per_second * tokens / rate
-            of = "as asked for" if report.tokens else "all planned steps"
-            found.append(Figure(label=label, value=amount(whole), detail=f"{of}, uninterrupted"))
-    return found
-
-
-def _planned_tokens(metrics: Metrics) -> float | None:
-    steps, tokens = metrics.completion.planned_steps, metrics.performance.tokens_per_step
-    return float(steps * tokens) if steps and tokens else None
+    if not rate:
+        return
+    yield Figure(label="Cost per million tokens", value=amount(per_second / rate * MILLION), detail=devices)
+    planned = (metrics.completion.planned_steps or 0) * (performance.tokens_per_step or 0)
+    if tokens := report.tokens or float(planned):
+        label, whole = f"Cost to train {_short_count(tokens)} tokens", per_second * tokens / rate
+        of = "as asked for" if report.tokens else "all planned steps"
+        yield Figure(label=label, value=amount(whole), detail=f"{of}, uninterrupted")
 
 
 def amount(value: float) -> str:
@@ -161,49 +148,10 @@ def _peak(peak: Peak) -> str:
     return f"{peak.flops_per_second / 1e12:,.0f} TFLOP/s {peak.format}"
 
 
-def counted(performance: Performance | None) -> Callable[[int, Step], bool]:
-    """Tells of an attempt (the first is 1) and a step of it whether the run's speed is taken from it."""
-    times = performance.step_times if performance else None
-    if performance is None or times is None:
-        return lambda attempt, step: False
-    found, unused = performance.estimates.get("step_seconds"), left_out(times)
-    by_seconds = not (found and found.origin)
-
-    def counts(attempt: int, step: Step) -> bool:
-        has_time = step.seconds is not None and 0 < step.seconds < math.inf if by_seconds else bool(step.reported)
-        inside = attempt == times.attempt and times.first_step <= step.step <= times.last_step
-        return has_time and inside and not within(step.step, unused)
-
-    return counts
-
-
-def step_rate(step: Step, performance: Performance | None) -> float | None:
-    """Tokens/s per device of one step, by its time; None where the record does not give it."""
-    if performance is None or not performance.num_devices or not step.seconds or not 0 < step.seconds < math.inf:
-        return None
-    tokens = step.tokens or performance.tokens_per_step
-    return tokens / step.seconds / performance.num_devices if tokens else None
-
-
-def left_out(times: StepTimes) -> Ranges:
-    """All steps that the run's speed is not taken from, whyever, in order."""
-    return tuple(sorted((*times.warmup, *times.disturbed, *times.not_counted, *times.impossible)))
-
-
-def within(step: int, ranges: Ranges) -> bool:
-    """True if a step lies in one of the ranges, which are apart and in order."""
-    place = bisect_right(ranges, step, key=itemgetter(0))
-    return place > 0 and step <= ranges[place - 1][1]
-
-
 def _spread(times: StepTimes) -> str:
     cv = "" if times.cv is None else f", CV {times.cv:.1%}"
     _, low, high = show_beside(times.median, times.p5, times.p95)
     return f"± {show(times.mad)} MAD, 5–95%: {low}–{high}{cv}, n = {times.n}"
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def spelled(name: str) -> str:
@@ -228,8 +176,8 @@ def where(report: RunReport) -> str:
         parts.append(f"read from {one if len(report.sources) == 1 else f'{len(report.sources)} {several}'}{of}")
     if report.metrics:
         performance, completion = report.metrics.performance, report.metrics.completion
-        processes = _count(completion.num_processes, "process", "processes")
-        devices = _count(performance.num_devices, "device") if performance.num_devices else ""
+        processes = plural(completion.num_processes, "process")
+        devices = plural(performance.num_devices, "device") if performance.num_devices else ""
         named = devices and performance.device and f" ({performance.device})"
         parts.append(", ".join(part for part in (processes, f"{devices}{named}") if part))
     return " · ".join(part for part in parts if part)
@@ -256,8 +204,7 @@ def hardware(report: RunReport) -> list[tuple[str, str]]:
         *((f"Time to {name}", show(seconds, "s")) for name, seconds in phases.items()),
         *((f"Version of {name}", version) for name, version in versions.items()),
     ]
-    if report.metrics and report.metrics.performance.peak:
-        peak = report.metrics.performance.peak
+    if report.performance and (peak := report.performance.peak):
         rows.append(("Peak", f"{_peak(peak)}: {peak.source}"))
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
 
@@ -265,6 +212,23 @@ def hardware(report: RunReport) -> list[tuple[str, str]]:
 def _mapping(value: Any) -> Mapping[str, Any]:
     """What an event says should be a mapping, if it is one."""
     return value if isinstance(value, Mapping) else {}
+
+
+def tone(outcome: str) -> Status:
+    """The status in whose colour an outcome is shown."""
+    return _TONES.get(outcome, "fail")
+
+
+def compared(check: Check) -> tuple[str, ...]:
+    """What was measured and its bound; "" for what there is not."""
+    given = (check.measured, check.bound)
+    shown = show_beside(*given, unit="fraction" if check.unit == "fraction" else "")
+    return tuple("" if value is None else text for value, text in zip(given, shown, strict=True))
+
+
+def slower_by(change: float) -> str:
+    """A change of a step time in words: "slower by 9.6%", "faster by 2.0%"."""
+    return f"{'slower' if change > 0 else 'faster'} by {abs(change):.1%}"
 
 
 def summary(axis: AxisVerdict) -> Check:

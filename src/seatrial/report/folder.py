@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,12 +95,10 @@ def _trainings(runs: Sequence[JudgedRun]) -> list[list[JudgedRun]]:
         said = (str(started.facts.get("model", "")), started.tokens_per_step) if started else ()
         sizes = alike.setdefault((run.name.rpartition("/")[0], *said), {})
         sizes.setdefault(started.num_devices if started else None, []).append(run)
-    several = [len(sizes.keys() - {None}) > 1 for sizes in alike.values()]
-    return [
-        group
-        for sizes, apart in zip(alike.values(), several, strict=True)
-        for group in (sizes.values() if apart else [[run for own in sizes.values() for run in own]])
-    ]
+    groups: list[list[JudgedRun]] = []
+    for sizes in alike.values():
+        groups += sizes.values() if len(sizes.keys() - {None}) > 1 else [list(chain.from_iterable(sizes.values()))]
+    return groups
 
 
 def _seconds_to_train(run: JudgedRun) -> float | None:
@@ -111,13 +110,11 @@ def text(report: FolderReport) -> str:
     if len(report.runs) == 1:
         return "\n\n".join([text_report.render(report.runs[0].report), *_remarks(report)])
     paint = Paint()
-    names: dict[str, list[str]] = {}
-    for run in report.runs:
-        names.setdefault(run.verdict.headline, []).append(clean(run.name))
     blocks = [_table(report.runs, paint)]
     if times := report.times_to_train:
         blocks.append("\n".join(wrapped(_mean_told(each), paint) for each in times))
-    blocks.append("\n".join(wrapped(f"{_named(of)}: {headline}", paint) for headline, of in names.items()))
+    headlines = _together((clean(run.name), run.verdict.headline) for run in report.runs)
+    blocks.append("\n".join(wrapped(f"{names}: {headline}", paint) for names, headline in headlines))
     if report.scaling:
         blocks.append(scaling_formats.text(report.scaling))
     else:
@@ -128,24 +125,23 @@ def text(report: FolderReport) -> str:
 def _remarks(report: FolderReport) -> Iterator[str]:
     """Remarks on the files: those not read, how runs were told apart, those that do not count."""
     paint = Paint()
-    for name, why in _by_reason(report, report.unread):
-        yield wrapped(f"not judged: {name}: {why}", paint, style="bold")
+    for names, why in _together((_inside(report, path), clean(why)) for path, why in report.unread.items()):
+        yield wrapped(f"not judged: {names}: {why}", paint, style="bold")
     for sentence in report.told_apart:
         yield wrapped(clean(sentence), paint, style="dim")
-    for name, why in _by_reason(report, report.passed_over):
-        yield wrapped(f"passed over: {name}: {why}", paint, style="dim")
+    for names, why in _together((_inside(report, path), clean(why)) for path, why in report.passed_over.items()):
+        yield wrapped(f"passed over: {names}: {why}", paint, style="dim")
     if report.others and len(report.runs) > 1:
-        yield wrapped(
-            f"no training in: {_named([_inside(report, path) for path in report.others])}", paint, style="dim"
-        )
+        names = _named([_inside(report, path) for path in report.others])
+        yield wrapped(f"no training in: {names}", paint, style="dim")
 
 
-def _by_reason(report: FolderReport, files: Mapping[Path, str]) -> Iterator[tuple[str, str]]:
-    """(files, reason), the files with one reason together."""
+def _together(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Names and what is said of them, those of which the same is said together."""
     names: dict[str, list[str]] = {}
-    for path, why in files.items():
-        names.setdefault(clean(why), []).append(_inside(report, path))
-    return ((_named(of), why) for why, of in names.items())
+    for name, said in pairs:
+        names.setdefault(said, []).append(name)
+    return ((_named(of), said) for said, of in names.items())
 
 
 def _inside(report: FolderReport, path: Path) -> str:
@@ -158,7 +154,7 @@ def _table(runs: Sequence[JudgedRun], paint: Paint) -> str:
     for run in runs:
         found = {figure.label: figure.value for figure in figures(run.report) if figure.known}
         verdict: Cell = (TITLES[run.verdict.outcome], text_report.outcome_style(run.verdict.outcome))
-        devices = run.report.metrics.performance.num_devices if run.report.metrics else None
+        devices = run.report.performance.num_devices if run.report.performance else None
         cells = [f"{devices:,}" if devices else "", *(found.get(label, "") for label in _FIGURES)]
         seconds = _seconds_to_train(run)
         rows.append([clean(run.name), verdict, *cells, "" if seconds is None else f"{_minutes(seconds)} min"])
@@ -192,22 +188,23 @@ def _named(names: Sequence[str]) -> str:
 def as_json(report: FolderReport) -> str:
     """One object: of one run, its report; else those of all by name, and the scaling table or why there is none."""
     if len(report.runs) == 1:
-        alone = json.loads(json_report.render(report.runs[0].report))
-        return json.dumps({**alone, "folder": _files(report)}, indent=1, ensure_ascii=False)
-    runs = {clean(run.name): json.loads(json_report.render(run.report)) for run in report.runs}
-    scaling = json.loads(scaling_formats.as_json(report.scaling)) if report.scaling else None
-    times = [
-        {
-            "name": clean(each.name),
-            "seconds": {clean(name): seconds for name, seconds in each.seconds.items()},
-            "mean_seconds": each.mean_seconds,
+        found = {**json_report.as_dict(report.runs[0].report), "folder": _files(report)}
+    else:
+        found = {
+            "v": VERSION,
+            "runs": {clean(run.name): json_report.as_dict(run.report) for run in report.runs},
+            "times_to_train": [
+                {
+                    "name": clean(each.name),
+                    "seconds": {clean(name): seconds for name, seconds in each.seconds.items()},
+                    "mean_seconds": each.mean_seconds,
+                }
+                for each in report.times_to_train
+            ],
+            "scaling": scaling_formats.as_dict(report.scaling) if report.scaling else None,
+            "no_scaling": clean(report.no_scaling),
+            **_files(report),
         }
-        for each in report.times_to_train
-    ]
-    found = {
-        "v": VERSION, "runs": runs, "times_to_train": times, "scaling": scaling,
-        "no_scaling": clean(report.no_scaling), **_files(report),
-    }  # fmt: skip
     return json.dumps(found, indent=1, ensure_ascii=False)
 
 

@@ -21,7 +21,7 @@ from seatrial import verdict as judging
 from seatrial.console import ESCAPE_SEQUENCES, inert, show_value
 from seatrial.errors import Mark, Problem
 from seatrial.events import FIRST_CLOCK, Eval, Event, RunStarted, Step
-from seatrial.metrics import Metrics
+from seatrial.metrics import Metrics, Performance
 from seatrial.metrics.record import Records
 from seatrial.recording import Recording, read_run
 from seatrial.report.ranks import RankTimes, rank_times
@@ -30,7 +30,7 @@ from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.telemetry import Observed
 from seatrial.shrink.rehearsal import Change
 from seatrial.spec import Origin, Resolved, RunSpec
-from seatrial.verdict import Verdict, cvs_compat
+from seatrial.verdict import Check, Verdict, cvs_compat
 from seatrial.verdict.cvs_compat import CvsAnswer
 
 MAX_TAILS = 4
@@ -78,11 +78,11 @@ class RunReport:
     """What is known about a run.
 
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
-    `evals` its evaluations, `ranks` the step times of all ranks where there are several,
-    `changes` those of a rehearsal, as texts, `tails` the ends of the first few logs of a run that broke, the culprit's
-    first, `nodes` their telemetry. `sources` are the logs that a run was read from, `family` their trainer, `against`
-    the configuration they were judged by, `cvs` ROCm CVS's own answer; the time to train is estimated
-    for `tokens`, the cost by `price_per_device_hour`, in the currency of that price.
+    `evals` its evaluations, `ranks` the step times of all ranks where there are several, `changes` those of a
+    rehearsal, as texts, `tails` the ends of the first few logs of a run that broke, the culprit's first, `nodes` their
+    telemetry. `sources` are the logs that a run was read from, `family` their trainer, `against` the configuration
+    they were judged by, `cvs` ROCm CVS's own answer; the time to train is estimated for `tokens`, the cost by
+    `price_per_device_hour`, in the currency of that price.
     """
 
     directory: str
@@ -113,6 +113,17 @@ class RunReport:
     tokens: float | None
     price_per_device_hour: float | None
     missing: tuple[str, ...]
+
+    @property
+    def performance(self) -> Performance | None:
+        """The figures of its speed; None where nothing was measured."""
+        return self.metrics.performance if self.metrics else None
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The checks of all axes; none where it was not judged."""
+        axes = self.verdict.axes.values() if self.verdict else ()
+        return tuple(check for axis in axes for check in axis.checks)
 
 
 class _Pieces:
@@ -174,7 +185,8 @@ def gather(
     culprit = metrics.completion.culprit if metrics else None
     name, holder = ("spec.json", asked) if of_logs else ("plan.json", plan)
     spec = pieces.read(f"the spec in {name}", lambda: specs.from_dict(holder["spec"]), None) if holder else None
-    sources: tuple[str, ...] = pieces.read("the sources in judged.json", lambda: _sources(judged_by), ())
+    named = judged_by.get("sources", ())
+    sources: tuple[str, ...] = pieces.read("the sources in judged.json", lambda: tuple(map(str, named)), ())
     return RunReport(
         directory=clean(run_dir.name),
         name=spec.name if spec else _name(run_dir, sources),
@@ -205,10 +217,6 @@ def gather(
         price_per_device_hour=price_per_device_hour or _given(judged_by, "price_per_device_hour"),
         missing=tuple(pieces.missing),
     )
-
-
-def _sources(judged: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(source) for source in judged.get("sources", ()))
 
 
 def _ranks(records: Records, spec: RunSpec | None, metrics: Metrics | None) -> RankTimes | None:
@@ -276,7 +284,6 @@ def _cleaned_start(started: RunStarted) -> RunStarted:
 def _values(asked: Mapping[str, Any]) -> tuple[Value, ...]:
     spec = specs.from_dict(asked["spec"])
     resolved = Resolved(spec=spec, origins={path: _origin(o) for path, o in asked["origins"].items()}, problems=())
-    plain = specs.flatten(spec)
     return tuple(
         Value(
             path=path,
@@ -287,7 +294,8 @@ def _values(asked: Mapping[str, Any]) -> tuple[Value, ...]:
             written=origin.text,
             note=origin.note,
         )
-        for path, value, origin in ((path, value, resolved.origin(path)) for path, value in plain.items())
+        for path, value in specs.flatten(spec).items()
+        for origin in (resolved.origin(path),)
     )
 
 

@@ -37,7 +37,7 @@ def render(report: RunReport) -> str:
 
 
 def of_run(name: str, verdict: Verdict | None) -> str:
-    """The same for a run with this name; without a verdict, that it was not judged."""
+    """As `render`, for a run with this name; without a verdict, that it was not judged."""
     if verdict is None:
         return command("error", "This run has no verdict.", title=f"NOT JUDGED {name}")
     lines = [

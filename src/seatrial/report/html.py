@@ -16,15 +16,17 @@ from functools import cache
 from html import unescape
 from importlib import resources
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.report import nodes, ranks
 from seatrial.report.charts import chart_data
-from seatrial.report.figures import SYMBOLS, TITLES, WORDS, figures, hardware, summary, where
+from seatrial.report.figures import SYMBOLS, TITLES, WORDS, compared, figures, hardware, summary, tone, where
 from seatrial.report.gather import RunReport, Value
 from seatrial.report.problems import by_severity
 from seatrial.report.sections import sections
-from seatrial.verdict import Check, Outcome, show, show_beside
+from seatrial.runs.files import write_text
+from seatrial.verdict import show
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,24 +38,23 @@ MAX_ROWS = 50  # of a table that a run can make long
 _STYLES = ("uplot-1.6.32.min.css", "report.css")
 _SCRIPTS = ("uplot-1.6.32.iife.min.js", "drawing.js")
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
-_TONES: dict[Outcome, str] = {"pass": "pass", "inconclusive": "inconclusive", "interrupted": "inconclusive"}
 
 
 def render(report: RunReport) -> str:
     """The whole page. Raises jinja2.UndefinedError rather than leave a hole in it."""
-    verdict, metrics = report.verdict, report.metrics
-    charts = chart_data(report)
+    verdict, charts = report.verdict, chart_data(report)
+    times = report.performance.step_times if report.performance else None
     return page(
         "report.html",
         ("report.js", "histogram.js", "ranks.js", "nodes.js"),
         report=report,
         title=TITLES[verdict.outcome] if verdict else "NOT JUDGED",
-        tone=_TONES.get(verdict.outcome, "fail") if verdict else "inconclusive",
+        tone=tone(verdict.outcome) if verdict else "inconclusive",
         when=_when(report.started_at),
         where=where(report),
         axes=[(name, axis, summary(axis)) for name, axis in verdict.axes.items()] if verdict else [],
         figures=figures(report),
-        rule=metrics.performance.step_times.rule if metrics and metrics.performance.step_times else "",
+        rule=times.rule if times else "",
         sections=sections(report),
         processes=_processes(report),
         hidden_processes=max(0, len(report.processes) - MAX_PROCESSES),
@@ -90,6 +91,12 @@ def page(template: str, scripts: tuple[str, ...], **values: Any) -> str:
     return _environment().get_template(template).render(policy=_policy(style, code), style=style, script=code, **values)
 
 
+def saved(name: str, text: str) -> str:
+    """Writes a page into the current folder; a line that names it."""
+    write_text(Path(name), text)
+    return f"report: {name}"
+
+
 def policy_of(page: str) -> str:
     """The content security policy of a page of ours, for a server that sends it as a header, too."""
     found = _POLICY.search(page)
@@ -98,31 +105,25 @@ def policy_of(page: str) -> str:
     return unescape(found[1])
 
 
-@cache
-def _environment() -> Environment:
+def templates(package: str) -> Environment:
+    """The templates in the `assets` of a package, which escape what they are given and leave no hole."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # late: only a page pays for it
 
-    environment = Environment(
-        loader=PackageLoader("seatrial.report", "assets"),
+    return Environment(
+        loader=PackageLoader(package, "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+@cache
+def _environment() -> Environment:
+    environment = templates("seatrial.report")
     environment.globals |= {"SYMBOLS": SYMBOLS, "WORDS": WORDS, "MAX_ROWS": MAX_ROWS, "MAX_EVIDENCE": MAX_EVIDENCE}
-    environment.filters |= {
-        "show": show,
-        "compared": _compared,
-        "basename": lambda place: place.rpartition("/")[2],
-    }
+    environment.filters |= {"show": show, "compared": compared, "basename": lambda place: place.rpartition("/")[2]}
     return environment
-
-
-def _compared(check: Check) -> tuple[str, ...]:
-    """What was measured and its bound; "" for what there is not."""
-    shown = show_beside(check.measured, check.bound, unit="fraction" if check.unit == "fraction" else "")
-    given = (check.measured, check.bound)
-    return tuple("" if value is None else text for value, text in zip(given, shown, strict=True))
 
 
 @cache

@@ -8,13 +8,14 @@ code is 0.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
-from seatrial.report.figures import TITLES, WORDS
+from seatrial.report.figures import TITLES, WORDS, compared
 from seatrial.report.gather import RunReport
-from seatrial.verdict import Check, Status, show_beside
+from seatrial.verdict import Check, Status
 
 _TAGS: dict[Status, str] = {"fail": "failure", "inconclusive": "error", "not_applicable": "skipped"}
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0, even as a reference
@@ -49,15 +50,11 @@ def document(name: str, suites: Sequence[ElementTree.Element]) -> str:
 
 def _suite(report: RunReport, name: str, cases: Sequence[ElementTree.Element]) -> ElementTree.Element:
     seconds = report.metrics.completion.wall_seconds if report.metrics else 0.0
-    suite = ElementTree.Element(
-        "testsuite",
-        name=name,
-        tests=str(len(cases)),
-        failures=str(sum(case.find("failure") is not None for case in cases)),
-        errors=str(sum(case.find("error") is not None for case in cases)),
-        skipped=str(sum(case.find("skipped") is not None for case in cases)),
-        time=f"{seconds:.3f}",
-    )
+    found = Counter(result.tag for case in cases for result in case)
+    counts = {"tests": len(cases), "failures": found["failure"], "errors": found["error"], "skipped": found["skipped"]}
+    suite = ElementTree.Element("testsuite", name=name)
+    suite.attrib |= {key: str(count) for key, count in counts.items()}
+    suite.set("time", f"{seconds:.3f}")
     if report.started_at is not None:
         suite.set("timestamp", datetime.fromtimestamp(report.started_at, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
     suite.extend(cases)
@@ -86,17 +83,10 @@ def _unexplained(report: RunReport, title: str, sentence: str) -> ElementTree.El
 
 
 def _details(check: Check) -> list[str]:
-    unit = "fraction" if check.unit == "fraction" else ""
-    shown = zip(("measured", "bound"), show_beside(check.measured, check.bound, unit=unit), strict=True)
-    given = (check.measured is not None, check.bound is not None)
-    figures = [f"{name}: {text}" for (name, text), is_given in zip(shown, given, strict=True) if is_given]
-    return [
-        f"{WORDS[check.status]}; {', '.join(figures)}" + (f" ({check.unit})" if check.unit and not unit else "")
-        if figures
-        else WORDS[check.status],
-        *([f"over: {check.window}"] if check.window else []),
-        *check.evidence,
-    ]
+    figures = [f"{name}: {text}" for name, text in zip(("measured", "bound"), compared(check), strict=True) if text]
+    unit = f" ({check.unit})" if check.unit not in ("", "fraction") else ""
+    status = WORDS[check.status] + (f"; {', '.join(figures)}{unit}" if figures else "")
+    return [status, *([f"over: {check.window}"] if check.window else []), *check.evidence]
 
 
 def _count(suites: Sequence[ElementTree.Element], attribute: str) -> int:

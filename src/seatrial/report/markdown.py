@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, figures, where
+from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, compared, figures, tone, where
 from seatrial.report.gather import RunReport, Tail
 from seatrial.report.section import Section
 from seatrial.report.sections import sections
-from seatrial.verdict import Axis, AxisVerdict, Check, Status, show_beside
+from seatrial.verdict import Check
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536
 CELL_CHARACTERS = 600
@@ -39,11 +39,10 @@ _REFERENCES = re.compile(
 
 def render(report: RunReport) -> str:
     """Outcome, headline, checks and figures; evidence and the rest folded. What would be too long is left out."""
-    verdict = report.verdict
-    blocks = [*_head(report), *([_checks(verdict.axes)] if verdict else [])]
+    blocks = [*_head(report), *([_checks(report.checks)] if report.verdict else [])]
     if report.metrics:
         blocks.append(_figures(figures(report)))
-    folded = [_evidence(verdict.axes.values())] if verdict else []
+    folded = [_evidence(report.checks)]
     folded += [_section(section) for section in sections(report) if not section.in_evidence]
     folded += [_tail(tail) for tail in report.tails]
     if report.missing:
@@ -54,11 +53,8 @@ def render(report: RunReport) -> str:
 def _head(report: RunReport) -> list[str]:
     """Outcome, headline, and what ran where."""
     verdict, described = report.verdict, where(report)
-    status: Status = "inconclusive"
-    if verdict and verdict.exit_code not in (6, 130):
-        status = "pass" if verdict.outcome == "pass" else "fail"
-    title = TITLES[verdict.outcome] if verdict else "NOT JUDGED"
-    blocks = [f"## {SYMBOLS[status]} {title}: {inert(report.name)}"]
+    mark = SYMBOLS[tone(verdict.outcome) if verdict else "inconclusive"]
+    blocks = [f"## {mark} {TITLES[verdict.outcome] if verdict else 'NOT JUDGED'}: {inert(report.name)}"]
     if verdict:
         blocks.append(f"**Exit code {verdict.exit_code}.** {inert(verdict.headline)}")
     return [*blocks, f"<sub>Ran: {inert(described)}</sub>"] if described else blocks
@@ -85,23 +81,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Seq
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, rule, *rows))
 
 
-def _checks(axes: Mapping[Axis, AxisVerdict]) -> str:
-    return table(
-        ("", "Check", "Finding", "Measured", "Bound"),
-        [
-            (SYMBOLS[check.status], f"{axis}: {inert(check.title)}", inert(check.sentence), *_bounds(check))
-            for axis, verdict in axes.items()
-            for check in verdict.checks
-        ],
-        numbers=(3, 4),
-    )
-
-
-def _bounds(check: Check) -> tuple[str, str]:
-    unit = "fraction" if check.unit == "fraction" else ""
-    shown = zip((check.measured, check.bound), show_beside(check.measured, check.bound, unit=unit), strict=True)
-    measured, bound = ("" if value is None else inert(text) for value, text in shown)
-    return measured, bound
+def _checks(checks: Iterable[Check]) -> str:
+    rows = [
+        (SYMBOLS[each.status], f"{each.axis}: {inert(each.title)}", inert(each.sentence), *map(inert, compared(each)))
+        for each in checks
+    ]
+    return table(("", "Check", "Finding", "Measured", "Bound"), rows, numbers=(3, 4))
 
 
 def _figures(found: Sequence[Figure]) -> str:
@@ -112,11 +97,10 @@ def _figures(found: Sequence[Figure]) -> str:
     )
 
 
-def _evidence(axes: Iterable[AxisVerdict]) -> str:
+def _evidence(checks: Iterable[Check]) -> str:
     lines = [
         f"- {SYMBOLS[check.status]} **{inert(check.title)}** ({WORDS[check.status]}): {inert(line)}"
-        for axis in axes
-        for check in axis.checks
+        for check in checks
         for line in check.evidence
     ]
     return _folded("Evidence", "\n".join(lines)) if lines else ""

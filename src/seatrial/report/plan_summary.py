@@ -38,20 +38,13 @@ def _asked(spec: RunSpec, estimates: Sequence[tuple[str, str, str]]) -> Iterator
     """What the configuration asks for, and the estimates of it."""
     model, batch = spec.model, spec.batch
     parameters = short_number(num_parameters(model))
-    yield (
-        "model",
-        f"{model.name}: {parameters} parameters in {plural(model.num_layers, 'layer')} of {model.hidden_dim:,}",
-    )
+    layers = f"{plural(model.num_layers, 'layer')} of {model.hidden_dim:,}"
+    yield "model", f"{model.name}: {parameters} parameters in {layers}"
     where = f"{plural(spec.topology.num_nodes, 'node')} × {plural(spec.topology.devices_per_node, 'device')}"
     yield "mesh", f"{_mesh(spec)}; {where} ({spec.topology.device or 'of any kind'})"
     accumulation = f" in {spec.accumulation_steps} micro batches" if spec.accumulation_steps > 1 else ""
-    yield (
-        "batch",
-        (
-            f"{batch.global_batch_size:,} sequences of {batch.sequence_length:,}{accumulation}: "
-            f"{spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps"
-        ),
-    )
+    sequences = f"{batch.global_batch_size:,} sequences of {batch.sequence_length:,}{accumulation}"
+    yield "batch", f"{sequences}: {_length(spec)}"
     quantized = f", {spec.precision.quantization}" if spec.precision.quantization else ""
     yield "precision", f"{spec.precision.compute_dtype}{quantized}, weights in {spec.precision.params_dtype}"
     yield "data", f"{spec.data.kind}, for {spec.objective.kind}"
@@ -60,6 +53,10 @@ def _asked(spec: RunSpec, estimates: Sequence[tuple[str, str, str]]) -> Iterator
         yield name, f"{value}; {brief}" if brief else value
     if spec.expectations:
         yield "targets", ", ".join(_target(each) for each in spec.expectations)
+
+
+def _length(spec: RunSpec) -> str:
+    return f"{spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps"
 
 
 def _target(expectation: Expectation) -> str:
@@ -90,9 +87,8 @@ def _started(plan: Plan) -> Iterator[tuple[str, str]]:
         spec = plan.spec
         kind = "collapsed" if plan.rehearsal.collapsed else "rehearsal"
         size = f"{short_number(num_parameters(spec.model))} parameters, {_mesh(spec)}"
-        length = f"{spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps"
         values = f"{plural(len(plan.rehearsal.changes), 'value')} changed"
-        yield kind, f"{size}, {length}; {values}"
+        yield kind, f"{size}, {_length(spec)}; {values}"
     processes = plural(len(plan.processes), "process")
     yield "starts", f"{processes} of {engine_called(plan.engine).TITLE} {_where(plan)}"
     for note in plan.notes:

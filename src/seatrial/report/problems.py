@@ -109,28 +109,23 @@ def by_severity(problems: Iterable[Problem]) -> dict[str, list[Problem]]:
 # --- the line that a finding is about ---------------------------------------------------------------------------------
 
 
-class _Lines:
+class _Lines(dict[str, list[str]]):
     """The lines of files, each read once, with secrets masked; of a file that is gone, none."""
 
-    def __init__(self) -> None:
-        self._of: dict[str, list[str]] = {}
-
-    def get(self, mark: Mark) -> str | None:
-        if mark.file not in self._of:
-            try:
-                text = Path(mark.file).read_bytes().decode("utf-8", "replace")
-                self._of[mark.file] = masked(text, same_length=True).split("\n")  # a secret may take several lines
-            except (OSError, ValueError):
-                self._of[mark.file] = []
-        lines = self._of[mark.file]
-        return lines[mark.line - 1] if mark.line <= len(lines) else None
+    def __missing__(self, file: str) -> list[str]:
+        try:
+            text = Path(file).read_bytes().decode("utf-8", "replace")
+            self[file] = masked(text, same_length=True).split("\n")  # a secret may take several lines
+        except (OSError, ValueError):
+            self[file] = []
+        return self[file]
 
 
 def _excerpt(mark: Mark, paint: Paint, lines: _Lines) -> list[str]:
     """The line with a caret under its column; of a long line, the part around it."""
-    line = lines.get(mark)
-    if line is None:
+    if mark.line > len(lines[mark.file]):
         return []
+    line = lines[mark.file][mark.line - 1]
     start = max(0, mark.column - 1 - MAX_EXCERPT // 2) if len(line) > MAX_EXCERPT else 0
     shown = line[start : start + MAX_EXCERPT].rstrip().replace("\t", " ")
     before = inert(shown[: mark.column - 1 - start])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from seatrial.errors import InputError, Problem
 from seatrial.estimate import hardware
@@ -81,8 +81,7 @@ def measure_scaling(reports: Sequence[RunReport]) -> Scaling:
         raise InputError(problems)
     names = _names(reports)
     answers = {field: [ask(report) for report in reports] for field, ask in _SAME.items()}
-    different = [_different(field, names, values) for field, values in answers.items() if len(set(values)) > 1]
-    if different:
+    if different := [_different(field, names, values) for field, values in answers.items() if len(set(values)) > 1]:
         raise InputError(different)
     found = (_run(report, name) for report, name in zip(reports, names, strict=True))
     runs = sorted(found, key=lambda run: (run.size, run.name))
@@ -106,9 +105,8 @@ def _unfit(report: RunReport) -> list[Problem]:
     if report.verdict is None or report.metrics is None:
         reasons = [("it has no verdict", "judge it first: seatrial judge")]
     if report.rehearsal:
-        reasons.append(
-            (f"it was a {report.rehearsal}, whose speed says nothing", "name runs on the devices themselves")
-        )
+        why = f"it was a {report.rehearsal}, whose speed says nothing"
+        reasons.append((why, "name runs on the devices themselves"))
     return [_problem("not-comparable", report.directory, why, fix) for why, fix in reasons]
 
 
@@ -126,16 +124,17 @@ def _unfit_verdict(report: RunReport) -> list[tuple[str, str]]:
 
 
 def _unfit_speed(report: RunReport) -> list[tuple[str, str]]:
-    performance = report.metrics.performance if report.metrics else None
+    performance = report.performance
     if performance is None:
         return []
-    if {"step_seconds", "tokens_per_second_per_device"} <= set(performance.estimates):
-        if performance.num_devices and _tokens_per_step(report):
-            return []
+    if not {"step_seconds", "tokens_per_second_per_device"} <= set(performance.estimates):
+        missing = performance.unavailable.get("tokens_per_second_per_device", "the record does not give it")
+        why = f"it has no throughput: {missing}"
+    elif not performance.num_devices or not _tokens_per_step(report):
         why = "the log does not say on how many devices it was, or how many tokens a step has"
-        return [(why, "judge it by its configuration, or omit it")]
-    why = performance.unavailable.get("tokens_per_second_per_device", "the record does not give it")
-    return [(f"it has no throughput: {why}", "judge it by its configuration, or omit it")]
+    else:
+        return []
+    return [(why, "judge it by its configuration, or omit it")]
 
 
 def _tokens_per_step(report: RunReport) -> int | None:
@@ -166,8 +165,8 @@ def _precision(report: RunReport) -> str:
 
 
 def _performance(report: RunReport) -> Performance:
-    assert report.metrics is not None  # _unfit refuses a run without
-    return report.metrics.performance
+    assert report.performance is not None  # _unfit refuses a run without
+    return report.performance
 
 
 def _device(report: RunReport) -> str:
@@ -206,8 +205,7 @@ def _problem(code: str, path: str, why: str, fix: str) -> Problem:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Run:
+class _Run(NamedTuple):
     name: str
     size: tuple[int, int]  # devices, tokens per step
     step: Estimate
@@ -224,25 +222,20 @@ def _run(report: RunReport, name: str) -> _Run:
     performance, tokens = _performance(report), _tokens_per_step(report)
     assert performance.num_devices is not None  # _unfit refuses a run without
     assert tokens is not None
-    return _Run(
-        name=name,
-        size=(performance.num_devices, tokens),
-        step=performance.estimates["step_seconds"],
-        report=report,
-    )
+    return _Run(name, (performance.num_devices, tokens), performance.estimates["step_seconds"], report)
 
 
 def _kind(groups: Sequence[Sequence[_Run]]) -> tuple[Kind, str]:
     sizes = [group[0].size for group in groups]
     per_device = [tokens / devices for devices, tokens in sizes]
     if len({devices for devices, _ in sizes}) == 1:
-        return ("one size", "All runs have the same number of devices.")
+        return "one size", "All runs have the same number of devices."
     if max(per_device) - min(per_device) <= SAME_BATCH * per_device[0]:
-        return ("weak", f"Every run has {per_device[0]:,.6g} tokens per device and step.")
+        return "weak", f"Every run has {per_device[0]:,.6g} tokens per device and step."
     if len({tokens for _, tokens in sizes}) == 1:
-        return ("strong", f"Every run has {sizes[0][1]:,} tokens per step.")
+        return "strong", f"Every run has {sizes[0][1]:,} tokens per step."
     shown = ", ".join(f"{tokens:,} on {devices:,}" for devices, tokens in sizes)
-    return ("mixed", f"Neither the batch nor the batch per device is constant (tokens per step on devices): {shown}.")
+    return "mixed", f"Neither the batch nor the batch per device is constant (tokens per step on devices): {shown}."
 
 
 def _size(group: Sequence[_Run], smallest: Sequence[_Run]) -> Size:
@@ -298,8 +291,6 @@ def _efficiency(group: Sequence[_Run], smallest: Sequence[_Run]) -> tuple[float,
 
 def _mesh(group: Sequence[_Run]) -> str:
     """The mesh axes that are not 1, as the recipe's tables name them; "" where runs of one size differ, or say none."""
-    found = set()
-    for run in group:
-        sizes = run.report.spec.mesh if run.report.spec else {}
-        found.add(", ".join(f"{axis} {size}" for axis, size in sizes.items() if size != 1))
+    meshes = (run.report.spec.mesh if run.report.spec else {} for run in group)
+    found = {", ".join(f"{axis} {size}" for axis, size in mesh.items() if size != 1) for mesh in meshes}
     return found.pop() if len(found) == 1 else ""

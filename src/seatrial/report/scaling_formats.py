@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from typing import Any
 
-from seatrial.console import Paint, table, wrapped
+from seatrial.console import Paint, plural, table, wrapped
 from seatrial.events import encode
 from seatrial.report import csv, html, markdown
 from seatrial.report.scaling import Scaling, Size
@@ -68,7 +69,7 @@ def details(scaling: Scaling) -> list[str]:
     lines = []
     for size in scaling.sizes:
         said = [f"{name} {text}" for name, show in _DETAILS.items() if (text := show(size))]
-        lines.append(f"{size.num_devices:,} device{'s' * (size.num_devices != 1)}: {'; '.join(said)}")
+        lines.append(f"{plural(size.num_devices, 'device')}: {'; '.join(said)}")
     return lines
 
 
@@ -102,27 +103,25 @@ def as_markdown(scaling: Scaling) -> str:
     titles, rows = columns(scaling)
     shown = [[markdown.inert(cell) for cell in row] for row in rows]
     blocks = [f"## {_TITLES[scaling.kind]}", markdown.table(titles, shown, numbers=range(len(titles)))]
-    blocks.append("\n".join(f"- {markdown.inert(line)}" for line in details(scaling)))
-    blocks.append("\n".join(f"- {markdown.inert(line)}" for line in notes(scaling)))
-    return "\n\n".join(blocks)
+    lists = (details(scaling), notes(scaling))
+    return "\n\n".join([*blocks, *("\n".join(f"- {markdown.inert(line)}" for line in lines) for lines in lists)])
 
 
 def as_csv(scaling: Scaling) -> str:
     """A row per size, every field of `Size` with its full precision; runs are separated by spaces."""
     names = [field.name for field in dataclasses.fields(Size)]
-    rows = [[_flat(getattr(size, name)) for name in names] for size in scaling.sizes]
-    return csv.write(("scaling", *names), [[scaling.kind, *row] for row in rows])
+    rows = [vars(size) | {"runs": " ".join(size.runs)} for size in scaling.sizes]
+    return csv.write(("scaling", *names), [[scaling.kind, *(row[name] for name in names)] for row in rows])
 
 
-def _flat(value: csv.Cell | tuple[str, ...]) -> csv.Cell:
-    return " ".join(value) if isinstance(value, tuple) else value
+def as_dict(scaling: Scaling) -> dict[str, Any]:
+    """The scaling as plain data: kind, reason, what is the same, and the sizes."""
+    return {"v": VERSION, **encode(dataclasses.asdict(scaling) | {"same": dict(scaling.same)})}
 
 
 def as_json(scaling: Scaling) -> str:
-    """One object: kind, reason, what is the same, and the sizes."""
-    fields = dataclasses.asdict(scaling)
-    fields["same"] = dict(scaling.same)
-    return json.dumps({"v": VERSION, **encode(fields)}, indent=1, ensure_ascii=False)
+    """The same as one object."""
+    return json.dumps(as_dict(scaling), indent=1, ensure_ascii=False)
 
 
 def as_html(scaling: Scaling) -> str:

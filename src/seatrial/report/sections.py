@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from seatrial.console import plural
 from seatrial.metrics import Estimate, FaultRecord, Performance, StepTimes, show_ranges
 from seatrial.report.comparisons import cvs_answer, published_results
 from seatrial.report.figures import AS_REPORTED, spelled
@@ -136,7 +137,7 @@ def _attempts(report: RunReport) -> Section | None:
 
 def _reported(report: RunReport) -> Section | None:
     """What the log says of its own speed, and what follows from its times."""
-    performance = report.metrics.performance if report.metrics else None
+    performance = report.performance
     if performance is None or not performance.reported:
         return None
     return Section(
@@ -180,14 +181,13 @@ def _convention(performance: Performance) -> str:
 
 def _stability(report: RunReport) -> Section | None:
     """What a median does not show."""
-    if report.metrics is None:
+    performance = report.performance
+    if performance is None:
         return None
-    performance = report.metrics.performance
     rows = [*_steps_left_out(performance.step_times), *_unsteadiness(performance), *_stragglers(performance)]
     if performance.padding:
-        rows.append(
-            ("Not counted", f"{performance.padding:.1%} of batch × sequence: padding, prompts or masked tokens")
-        )
+        padding = f"{performance.padding:.1%} of batch × sequence: padding, prompts or masked tokens"
+        rows.append(("Not counted", padding))
     return Section(
         key="evenness", title="Step-time stability", columns=("What", "Finding"), rows=tuple(rows), in_evidence=True
     )
@@ -212,7 +212,7 @@ def _unsteadiness(performance: Performance) -> list[tuple[str, str]]:
     if performance.shifts:
         rows.append(("Level shifts", shifts_told(performance)))
     if spikes := performance.spikes:
-        count = f"{spikes.count:,} step{'s' * (spikes.count != 1)} far above the median"
+        count = f"{plural(spikes.count, 'step')} far above the median"
         rows.append(("Spikes", f"{count}, {show_ranges(spikes.steps)}; they cost {spikes.share_lost:.1%} of the time"))
     if levels := performance.levels:
         apart = levels.slow_seconds / levels.fast_seconds - 1

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.console import PROSE_WIDTH, Cell, Paint, table, width, wrapped
-from seatrial.report.figures import SYMBOLS, TITLES, WORDS, figures, where
+from seatrial.report.figures import SYMBOLS, TITLES, WORDS, figures, tone, where
 from seatrial.report.gather import RunReport, Tail
 from seatrial.report.section import Section
 from seatrial.report.sections import sections
-from seatrial.verdict import AxisVerdict, Check, Outcome
+from seatrial.verdict import AxisVerdict, Check, Outcome, Status
 
 TAIL_LINES = 12
 SECTION_ROWS = 20
 VALUE_CHARACTERS = 24  # of a value that a rehearsal changed
 
-_STATUS_STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow", "not_applicable": "dim"}
-_OUTCOME_STYLES = {"pass": "bold green", "inconclusive": "bold yellow", "interrupted": "bold yellow"}
+_STATUS_STYLES: dict[Status, str] = {"pass": "green", "fail": "red", "inconclusive": "yellow", "not_applicable": "dim"}
 
 
 def render(report: RunReport, *, color: bool | None = None, columns: int | None = None) -> str:
@@ -50,7 +49,7 @@ class _Page:
 
 def outcome_style(outcome: Outcome) -> str:
     """The style of an outcome's word."""
-    return _OUTCOME_STYLES.get(outcome, "bold red")
+    return f"bold {_STATUS_STYLES[tone(outcome)]}"
 
 
 def _title(report: RunReport, page: _Page) -> str:
@@ -87,7 +86,7 @@ def _check(check: Check) -> list[tuple[Cell, Cell]]:
 
 def _figures(report: RunReport, page: _Page) -> list[str]:
     rows = [(f.label, f"{f.value} {f.unit}".strip(), (f.detail, "dim")) for f in figures(report)]
-    times = report.metrics.performance.step_times if report.metrics else None
+    times = report.performance.step_times if report.performance else None
     blocks = [page.table(rows, whole=(0, 1))] if rows else []
     return [*blocks, page.wrapped(times.rule, indent="  ", style="dim")] if times else blocks
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from seatrial import events
 from seatrial.errors import InputError
 from seatrial.events import Checkpoint, Eval, Event, Fault, RunEnded, RunStarted, Step
-from seatrial.launch.display import STARTING, WINDOW
-from seatrial.metrics import Performance, measure
-from seatrial.report.steps import STEPS, step_rows
+from seatrial.launch.display import STARTING
+from seatrial.publish.last_steps import LastSteps
 from seatrial.runs.documents import Documents
 from seatrial.runs.files import open_regular, read_object
 from seatrial.runs.status import GOES_ON, STATUS_FILE, state_of
@@ -25,10 +23,6 @@ from seatrial.verdict import show
 MOST_BYTES = 1 << 20  # of a file, in one look: of more, the last
 HEAD_BYTES = 64 << 10  # in which a run says that it has started
 TEXT_CHARACTERS = 160
-_SECONDS, _TOKENS, _PER_DEVICE, _MFU = (
-    [column.name for column in STEPS].index(name)
-    for name in ("seconds", "tokens_per_second_total", "tokens_per_second_per_device", "mfu")
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +100,7 @@ class Following:
         self._spec: RunSpec | None = None
         with suppress(InputError):
             self._spec = Documents(run_dir).spec()
-        self._begin()
-
-    def _begin(self) -> None:
-        """Nothing is known of the attempt yet."""
-        self._performance: Performance | None = measure([], self._spec).performance if self._spec else None
-        self._planned: int | None = None
-        self._last: Step | None = None
-        self._seconds: list[float] = []
+        self._steps = LastSteps(self._spec)
         self._event: Event | None = None
         self._attempt = 1
 
@@ -132,32 +119,19 @@ class Following:
         return self._as_live(status, state)
 
     def _see(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self._begin()
-            self._attempt, self._planned = event.attempt, event.planned_steps
-            self._performance = measure([event], self._spec).performance
-        if isinstance(event, Step):
-            if self._last is not None and event.seconds:  # the first one is slower
-                self._seconds = [*self._seconds, event.seconds][-WINDOW:]
-            self._last = event
-        elif self._event is None or event.wall_time >= self._event.wall_time:
+        if isinstance(event, RunStarted):  # nothing is known of the attempt yet
+            self._steps, self._event, self._attempt = LastSteps(self._spec), None, event.attempt
+        self._steps.see(event)
+        is_newer = self._event is None or event.wall_time >= self._event.wall_time
+        if not isinstance(event, Step) and is_newer:
             self._event = event
 
     def _as_live(self, status: Mapping[str, Any], state: str) -> Live:
-        planned = min(
-            (
-                n
-                for n in (self._planned, self._spec and self._spec.step_limit, _whole(status.get("planned_steps")))
-                if n
-            ),
-            default=None,
-        )
-        last = self._last
+        planned = min((n for n in (self._steps.planned, _whole(status.get("planned_steps"))) if n), default=None)
+        last = self._steps.typical
         step = max(-1 if last is None else last.step, _whole(status.get("last_step"), -1)) + 1
-        seconds = statistics.median(self._seconds) if self._seconds else None
-        row: tuple[Any, ...] = (None,) * len(STEPS)
-        if last is not None and seconds is not None:
-            (row,) = step_rows([[replace(last, seconds=seconds)]], self._performance)
+        seconds = last.seconds if last else None
+        figures = self._steps.figures(last) if last and seconds is not None else {}
         processes = [each for each in _list(status.get("processes")) if isinstance(each, dict)]
         hosts = {str(each.get("host")) for each in processes}
         down = {str(each.get("host")) for each in processes if each.get("state") != "running" or each.get("suspended")}
@@ -168,11 +142,11 @@ class Following:
             phase=said[1] if said else "",
             step=step,
             planned=planned,
-            loss=None if last is None else last.loss,
+            loss=last.loss if last else None,
             seconds=seconds,
-            tokens_per_second=row[_TOKENS],
-            tokens_per_second_per_device=row[_PER_DEVICE],
-            mfu=row[_MFU],
+            tokens_per_second=figures.get("tokens_per_second_total"),
+            tokens_per_second_per_device=figures.get("tokens_per_second_per_device"),
+            mfu=figures.get("mfu"),
             eta_seconds=seconds * max(0, planned - step) if seconds and planned else None,
             step_at=last.wall_time if last else None,
             heartbeat=_real(status.get("heartbeat")),

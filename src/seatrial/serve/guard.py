@@ -41,7 +41,7 @@ class Guard:
     site's name that is made to lead here (DNS rebinding) is none. With one, the name does not matter.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, names: frozenset[str] = frozenset()) -> None:
+    def __init__(self, app: ASGIApp, *, token: str | None, names: frozenset[str]) -> None:
         self._app, self._token = app, token
         self._names = LOOPBACK_NAMES | names
         self._cookie = ""

@@ -25,11 +25,6 @@ class Hub:
         self._queues: set[asyncio.Queue[bytes | None]] = set()
         self._is_closed = False
 
-    @property
-    def listeners(self) -> int:
-        """How many there are."""
-        return len(self._queues)
-
     def send(self, event: str, data: Any) -> None:
         """A message to all."""
         if not self._queues:
@@ -37,9 +32,7 @@ class Hub:
         message = encode(event, data)
         for waiting in self._queues:
             if waiting.full():
-                while not waiting.empty():
-                    waiting.get_nowait()
-                waiting.put_nowait(encode("changed", {"ended": []}))
+                _leave_only(waiting, encode("changed", {"ended": []}))
             else:
                 waiting.put_nowait(message)
 
@@ -65,6 +58,11 @@ class Hub:
         """Lets everybody go."""
         self._is_closed = True
         for waiting in self._queues:
-            while not waiting.empty():
-                waiting.get_nowait()
-            waiting.put_nowait(None)
+            _leave_only(waiting, None)
+
+
+def _leave_only(waiting: asyncio.Queue[bytes | None], message: bytes | None) -> None:
+    """Puts a message in the place of all that wait."""
+    while not waiting.empty():
+        waiting.get_nowait()
+    waiting.put_nowait(message)

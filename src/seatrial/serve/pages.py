@@ -15,6 +15,7 @@ from seatrial.history.history_page import tone_of
 from seatrial.history.summary import COLUMNS
 from seatrial.history.trend import FEWEST
 from seatrial.report.gather import clean
+from seatrial.report.html import templates
 from seatrial.serve import views
 from seatrial.serve.table import MOST_IN_A_TREND, PAGE, SORTS, Table, Wanted
 
@@ -60,12 +61,7 @@ def ago(seconds: float | None) -> str:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    made = Environment(
-        loader=PackageLoader("seatrial.serve", "assets"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+    made = templates("seatrial.serve")
     made.filters |= {"clean": clean, "title_of": views.title_of, "ago": ago}
     made.globals |= {"asset": address_of}
     return made
@@ -93,8 +89,7 @@ class Pages:
             outcomes=counts["outcome"], tones={name: tone_of(_with_outcome(name)) for name in counts["outcome"]},
             models=counts["model"], devices=counts["device"], folders=counts["root"],
             live=[
-                (views.run_of(key, table.rows[key]), views.live_of(table.live.get(key), table.rows[key]))
-                for key in going[:MOST_LIVE]
+                (views.run_of(key, table.rows[key]), views.live_of(table.live.get(key))) for key in going[:MOST_LIVE]
             ],
             more_live=max(0, len(going) - MOST_LIVE),
             runs=[views.run_of(key, table.rows[key]) for key in over[first : first + PAGE]],
@@ -154,13 +149,8 @@ class Pages:
         self, template: str, here: str, *, styles: Sequence[str] = ("report.css", "serve.css"),
         scripts: Sequence[str] = ("serve.js",), **values: Any,
     ) -> str:  # fmt: skip
-        zone = time.strftime("%Z")
-        found: str = (
-            _environment()
-            .get_template(template)
-            .render(here=here, roots=self._roots, zone=zone, styles=styles, scripts=scripts, **values)
-        )
-        return found
+        made, zone = _environment().get_template(template), time.strftime("%Z")
+        return made.render(here=here, roots=self._roots, zone=zone, styles=styles, scripts=scripts, **values)
 
 
 def _with_outcome(outcome: str) -> dict[str, Any]:

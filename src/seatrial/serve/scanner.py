@@ -8,19 +8,20 @@ looked at twice a second, between two pieces of the way through the folders.
 from __future__ import annotations
 
 import json
-import os
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import InputError, reason_of
-from seatrial.history.index import MOST_LEVELS, Index
-from seatrial.history.summary import COLUMNS, IndexRow, is_run, stamp, summarise
+from seatrial.history.index import Index, folders_below, folders_in
+from seatrial.history.summary import COLUMNS, IndexRow, stamp, summarise
+from seatrial.runs.directory import is_run
 from seatrial.runs.files import confine
 from seatrial.serve.following import Following
 
@@ -98,7 +99,7 @@ class Scanner:
     def _list(self, folder: str) -> None:
         """Reads the new run directories in a folder that has changed."""
         self._parents[folder] = _settled(folder)
-        for path in _folders(folder):
+        for path in folders_in(folder):
             if path not in self._rows and is_run(Path(path)):
                 self._check(path)
 
@@ -121,15 +122,11 @@ class Scanner:
     def _way(self) -> Iterator[None]:
         """Through all folders, run by run; at the end, those that were not met may be gone."""
         met: set[str] = set()
-        folders = [(str(root), 0) for root in reversed(self._roots)]
-        while folders:
-            folder, level = folders.pop()
-            yield
-            if is_run(Path(folder)):
+        for folder, has_run in chain.from_iterable(folders_below(str(root)) for root in self._roots):
+            if has_run:
                 self._check(folder)
                 met.add(folder)
-            elif level < MOST_LEVELS:
-                folders += [(path, level + 1) for path in _folders(folder)]
+            yield
         for directory in self._rows.keys() - met:
             yield
             if not is_run(Path(directory)):
@@ -207,16 +204,7 @@ def _settled(path: str) -> int:
     return at if at / 1e9 < time.time() - STILL_SECONDS else 0
 
 
-def _folders(folder: str) -> list[str]:
-    """The folders in a folder, without hidden ones and links."""
-    try:
-        with os.scandir(folder) as entries:
-            return [e.path for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []  # not ours to look into, or gone meanwhile
-
-
-def scan(roots: Sequence[Path], index: Path | None, pipe: Connection) -> None:
+def scan(roots: Sequence[Path], index: Path, pipe: Connection) -> None:
     """Sends what changes below the roots until the other end of the pipe is closed: JSON objects, as of `turn`.
 
     Rows of an index are sent at once, before they are compared with the directories; what is read goes into it.
@@ -241,10 +229,8 @@ def _send(pipe: Connection, message: Message) -> None:
     pipe.send_bytes(json.dumps(message).encode())
 
 
-def _remembered(path: Path | None, root: Path) -> list[IndexRow]:
+def _remembered(path: Path, root: Path) -> list[IndexRow]:
     """The rows of the index; none where it cannot be used."""
-    if path is None:
-        return []
     try:
         with Index(path) as index:
             return index.rows(root)
@@ -252,11 +238,10 @@ def _remembered(path: Path | None, root: Path) -> list[IndexRow]:
         return []
 
 
-def _remember(path: Path | None, rows: Sequence[IndexRow], gone: Sequence[str]) -> None:
-    if path is None or not (rows or gone):
-        return
-    with suppress(InputError), Index(path) as index:  # without it, the next start takes longer
-        index.remember(rows, gone)
+def _remember(path: Path, rows: Sequence[IndexRow], gone: Sequence[str]) -> None:
+    if rows or gone:
+        with suppress(InputError), Index(path) as index:  # without it, the next start takes longer
+            index.remember(rows, gone)
 
 
 def limit_memory(most: int) -> None:

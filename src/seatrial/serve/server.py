@@ -18,17 +18,18 @@ from seatrial.console import Say, inert
 from seatrial.errors import InputError, reason_of
 from seatrial.history.index import default_path
 from seatrial.serve import children
-from seatrial.serve.asked import Serving
 from seatrial.serve.scanner import scan
 from seatrial.serve.site import Site
 
 RESTART_SECONDS = 5.0  # after the scanner was killed
 
 
-def serve(asked: Serving, token: str | None, say: Say) -> None:
-    """Serves until SIGINT or SIGTERM. Raises InputError for an address that cannot be used."""
-    roots = asked.roots
-    listening = _listen(asked.host, asked.port)
+def serve(roots: Sequence[Path], host: str, port: int, *, token: str | None, say: Say) -> None:
+    """Serves until SIGINT or SIGTERM; port 0 is any that is free. Raises InputError for an address that cannot be used.
+
+    Without a token, only this machine may ask.
+    """
+    listening = _listen(host, port)
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     lines = [f"serving {', '.join(inert(str(root)) for root in roots)}"]
@@ -110,12 +111,8 @@ def _listen(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         why = f"{host}:{port} cannot be served: {reason_of(error)}"
-        fix = (
-            "name another port; 0 takes any that is free"
-            if not isinstance(error, socket.gaierror)
-            else "name an address of this machine"
-        )
-        raise InputError.single(
-            "serve-address", "--port" if not isinstance(error, socket.gaierror) else "--host", why, fix
-        ) from error
+        option, fix = "--port", "name another port; 0 takes any that is free"
+        if isinstance(error, socket.gaierror):
+            option, fix = "--host", "name an address of this machine"
+        raise InputError.single("serve-address", option, why, fix) from error
     return made

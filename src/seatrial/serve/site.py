@@ -33,12 +33,12 @@ SANDBOX = "sandbox allow-scripts allow-modals; frame-ancestors 'none'"
 class Site:
     """The pages over the runs below some roots."""
 
-    def __init__(self, roots: Sequence[Path], *, token: str | None, names: frozenset[str] = frozenset()) -> None:
+    def __init__(self, roots: Sequence[Path], *, token: str | None, names: frozenset[str]) -> None:
         self.table, self.hub = Table(roots), Hub()
         self._workers = Workers(roots)
         self._pages = Pages(self.table, roots)
         self._ended: list[tuple[str, str]] = []
-        self._is_late = False
+        self._is_late, self._said_at = False, 0.0
         self._limiter: anyio.CapacityLimiter | None = None
         self.app = Starlette(
             routes=[
@@ -66,9 +66,8 @@ class Site:
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Takes in a message of the scanner, and tells those who listen; in the event loop."""
-        going = (
-            {key for key, row in self.table.rows.items() if row["outcome"] == "running"} if message["rows"] else set()
-        )
+        rows = self.table.rows if message["rows"] else {}
+        going = {key for key, row in rows.items() if row["outcome"] == "running"}
         was_whole = self.table.is_whole
         update = self.table.apply(message)
         for key in update.rows & going:
@@ -76,17 +75,12 @@ class Site:
             if row is not None and row["outcome"] != "running":
                 self._ended.append((views.name_of(row), views.title_of(str(row["outcome"]))))
         if update.live:
-            runs = {key: views.live_of(self.table.live[key], self.table.rows[key]) for key in update.live}
+            runs = {key: views.live_of(self.table.live[key]) for key in update.live}
             self.hub.send("live", {"now": time.time(), "runs": runs})
         if (update.rows or self.table.is_whole != was_whole) and not self._is_late:
             self._is_late = True
-            asyncio.get_running_loop().call_later(self._pause(), self._say_changed)
-
-    _said_at = 0.0
-
-    def _pause(self) -> float:
-        """At once, if nothing was said lately."""
-        return max(0.0, self._said_at + PAUSE_SECONDS - time.monotonic())
+            pause = max(0.0, self._said_at + PAUSE_SECONDS - time.monotonic())  # at once, if nothing was said lately
+            asyncio.get_running_loop().call_later(pause, self._say_changed)
 
     def _say_changed(self) -> None:
         self._is_late, self._said_at = False, time.monotonic()
@@ -118,7 +112,7 @@ class Site:
             why = "Two runs make a comparison" if len(keys) != 2 else "One of the runs is not there (any more)"
             return HTMLResponse(self._pages.message(why, "Choose two of the list."), 400)
         rows = self.table.rows
-        one, other = sorted(keys, key=lambda key: views.number(rows[key]["started_at"]))  # the earlier one is A
+        one, other = sorted(keys, key=self.table.start)  # the earlier one is A
         anyway = request.query_params.get("anyway") == "1"
         answer = await self._ask(
             "comparison", rows[one]["directory"], rows[other]["directory"], self.table.alike(keys), anyway

@@ -8,10 +8,11 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from seatrial.history.summary import STATES, IndexRow
+from seatrial.history.summary import STATES, IndexRow, real, versions_of
 from seatrial.history.trend import Level, change, levels_of
 from seatrial.report.gather import clean
 
@@ -92,36 +93,26 @@ class Trend:
     runs: tuple[str, ...]
     timed: tuple[str, ...]
     levels: tuple[Level, ...]
-    first: IndexRow
     last: IndexRow
     outcomes: Counter[str]
-
-    @property
-    def change(self) -> float | None:
-        """The last one, as a fraction; above 0 the configuration became slower. None where there is none."""
-        return change(self.levels[-2], self.levels[-1]) if len(self.levels) > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change from one level to the next, in the run with that key."""
+    """A change from one level to the next, in the run with that key: a fraction, above 0 where it became slower."""
 
     key: str
     place: int
     before: float
     after: float
+    change: float
     runs: int
     versions: tuple[str, ...]  # that differ between the run and the one before it
-
-    @property
-    def change(self) -> float:
-        """As a fraction; above 0 the configuration became slower."""
-        return self.after / self.before - 1
 
 
 @dataclass
 class Update:
-    """The changes of a message: rows by their keys, the figures of runs that go on, and the progress of the scan."""
+    """The keys of the runs that a message has changed: their rows, or the figures of those that go on."""
 
     rows: set[str] = field(default_factory=set)
     live: set[str] = field(default_factory=set)
@@ -219,26 +210,27 @@ class Table:
         found: dict[str, IndexRow] = {}
         for key in keys:
             group = group_of(self.rows[key])
-            members = sorted(self._groups.get(group or "", ()), key=self._start, reverse=True)[:most]
+            members = sorted(self._groups.get(group or "", ()), key=self.start, reverse=True)[:most]
             found |= {member: self.rows[member] for member in (key, *members)}
         return list(found.values())
 
-    def _start(self, key: str) -> float:
-        return _real(self.rows[key]["started_at"]) or 0.0
+    def start(self, key: str) -> float:
+        """When a run started, for an order; 0 where it is not known."""
+        return real(self.rows[key]["started_at"]) or 0.0
 
     # --- configurations ---
 
     def trends(self) -> list[Trend]:
         """One per configuration; that with the newest run first."""
         found = [self.trend(group) for group in list(self._groups)]
-        return sorted((t for t in found if t), key=lambda trend: -(_real(trend.last["started_at"]) or 0.0))
+        return sorted((t for t in found if t), key=lambda trend: -self.start(trend.runs[-1]))
 
     def trend(self, group: str) -> Trend | None:
         """That of a configuration, if there is one."""
         if group not in self._groups:
             return None
         if group not in self._trends:
-            runs = sorted(self._groups[group], key=self._start)
+            runs = sorted(self._groups[group], key=self.start)
             timed = [key for key in runs if (seconds := self.seconds(key)) is not None and seconds > 0]
             timed = timed[-MOST_IN_A_TREND:]
             self._trends[group] = Trend(
@@ -246,7 +238,6 @@ class Table:
                 runs=tuple(runs),
                 timed=tuple(timed),
                 levels=tuple(levels_of([self.seconds(key) or 0.0 for key in timed])),
-                first=self.rows[runs[0]],
                 last=self.rows[runs[-1]],
                 outcomes=Counter(str(self.rows[key]["outcome"]) for key in runs),
             )
@@ -255,17 +246,17 @@ class Table:
     def seconds(self, key: str) -> float | None:
         """The step time of a run that is over."""
         row = self.rows[key]
-        return None if row["outcome"] in ("running", "unreadable") else _real(row["step_seconds"])
+        return None if row["outcome"] in ("running", "unreadable") else real(row["step_seconds"])
 
     def changes(self, trend: Trend) -> list[Change]:
         """The changes of a configuration's speed, the oldest first."""
         found = []
-        for before, after in zip(trend.levels, trend.levels[1:], strict=False):
+        for before, after in pairwise(trend.levels):
             one, other = (self.rows[trend.timed[place]] for place in (after.first - 1, after.first))
             found.append(
                 Change(
                     key=trend.timed[after.first], place=after.first, before=before.seconds, after=after.seconds,
-                    runs=after.runs, versions=_versions(one, other),
+                    change=change(before, after), runs=after.runs, versions=_versions(one, other),
                 )
             )  # fmt: skip
         return found
@@ -280,22 +271,13 @@ def group_of(row: IndexRow) -> str | None:
 
 
 def _versions(one: IndexRow, other: IndexRow) -> tuple[str, ...]:
-    a, b = (_mapping(row["versions"]) for row in (one, other))
+    a, b = versions_of(one), versions_of(other)
     found = [
         f"{name} {a.get(name, 'none')} → {b.get(name, 'none')}"
         for name in sorted({*a, *b})
         if a.get(name) != b.get(name)
     ]
     return tuple(found[:MOST_VERSIONS])
-
-
-def _mapping(text: Any) -> dict[str, Any]:
-    found = json.loads(text) if isinstance(text, str) else {}
-    return found if isinstance(found, dict) else {}
-
-
-def _real(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _order(value: Any, largest: bool) -> tuple[int, float, str]:

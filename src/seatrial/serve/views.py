@@ -36,11 +36,6 @@ def share(value: Any) -> str:
     return f"{value:.1%}" if isinstance(value, (int, float)) else figure(value)
 
 
-def signed(value: float | None) -> str:
-    """A change, with its sign."""
-    return NOTHING if value is None else f"{value:+.1%}".replace("-", "−")
-
-
 def date(seconds: Any, form: str = "%Y-%m-%d %H:%M") -> str:
     """A time of the server's own zone."""
     return time.strftime(form, time.localtime(seconds)) if isinstance(seconds, (int, float)) else NOTHING
@@ -61,12 +56,6 @@ def took(seconds: Any) -> str:
 def name_of(row: IndexRow) -> str:
     """The name of a run's directory."""
     return clean(Path(str(row["directory"])).name)
-
-
-def work_of(row: IndexRow) -> str:
-    """The model and the devices of a run."""
-    model = clean(str(row["model"] or "unknown model")) + (f" ({row['rehearsal']})" if row["rehearsal"] else "")
-    return f"{model} on {devices_of(row)}" if row["device"] or row["num_devices"] else model
 
 
 def devices_of(row: IndexRow) -> str:
@@ -91,20 +80,11 @@ def run_of(key: str, row: IndexRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def live_of(figures: Mapping[str, Any] | None, row: IndexRow) -> dict[str, Any]:
+def live_of(figures: Mapping[str, Any] | None) -> dict[str, Any]:
     """The cells of a run that goes on, as texts; "at" and "event_at" are seconds since the epoch."""
     if figures is None:  # its first look is to come
-        blank = dict.fromkeys(("loss", "seconds", "rate", "mfu", "eta", "nodes", "event"), NOTHING)
-        return {
-            **blank,
-            "state": "running",
-            "tone": "",
-            "steps": NOTHING,
-            "step": 0,
-            "planned": 1,
-            "at": None,
-            "event_at": None,
-        }
+        blank = dict.fromkeys(("steps", "loss", "seconds", "rate", "mfu", "eta", "nodes", "event"), NOTHING)
+        return {**blank, "state": "running", "tone": "", "step": 0, "planned": 1, "at": None, "event_at": None}
     planned, step = figures["planned"], figures["step"]
     missing = figures["nodes"] - figures["nodes_up"] if figures["state"] == "running" and figures["nodes_up"] else 0
     attempt = f", attempt {figures['attempt']}" if figures["attempt"] > 1 else ""
@@ -148,7 +128,7 @@ def change_of(table: Table, change: Change) -> dict[str, Any]:
     before, after = show_beside(change.before, change.after)
     return {
         "key": change.key, "name": name_of(row), "since": date(row["started_at"], "%Y-%m-%d"),
-        "by": signed(change.change),
+        "by": f"{change.change:+.1%}".replace("-", "−"),
         "word": "slower" if change.change > 0 else "faster", "tone": "fail" if change.change > 0 else "pass",
         "size": f"{abs(change.change):.1%}", "before": before, "after": after,
         "runs": change.runs, "place": change.place,
@@ -179,8 +159,3 @@ def _spark(table: Table, trend: Trend) -> dict[str, Any] | None:
     ]
     points = " ".join(at(place, value) for place, value in enumerate(seconds))
     return {"points": points, "levels": "".join(levels), "width": SPARK_WIDTH, "height": SPARK_HEIGHT}
-
-
-def number(value: Any) -> float:
-    """A number for an order; 0 where it is not known."""
-    return float(value) if isinstance(value, (int, float)) else 0.0

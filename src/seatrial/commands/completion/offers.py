@@ -30,6 +30,7 @@ TABLES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "families": ("seatrial.logs", "NAMES", ()),
     "outcomes": ("seatrial.history.summary", "STATES", ()),
     "policies": ("seatrial.metrics", "POLICIES", ()),
+    "presets": ("seatrial.spec.presets", "MODELS", ()),
     "publish-targets": ("seatrial.publish", "TARGETS", ()),
 }
 MOST_RUNS = 200  # of a folder
@@ -75,11 +76,8 @@ def overrides(context: click.Context, word: str) -> list[Item]:
     paths = list(dict.fromkeys(_keys(document))) if document else []
     ends = Counter(end for path in paths for end in _ends(path))
     short = [next(end for end in _ends(path) if ends[end] == 1 or end == path) for path in paths]
-    keys = [
-        *(key for key in short if key.startswith(word)),
-        *(path for path in paths if word and path.startswith(word)),
-    ]
-    return [CompletionItem(f"{key}=") for key in dict.fromkeys(keys)] or [FILE]
+    keys = dict.fromkeys(key for key in (*short, *(paths if word else ())) if key.startswith(word))
+    return [CompletionItem(f"{key}=") for key in keys] or [FILE]
 
 
 def explained(context: click.Context, word: str) -> list[Item]:
@@ -95,13 +93,6 @@ def models(context: click.Context, word: str) -> list[Item]:
 def gpus(context: click.Context, word: str) -> list[Item]:
     """The GPUs of the cells of the given configuration; of one without cells, all that are known."""
     return _beginning(word, (gpu for _, gpu in _cells(context))) or offer("devices", context, word)
-
-
-def presets(context: click.Context, word: str) -> list[Item]:
-    """The models that are known by name."""
-    from seatrial.spec.presets import MODELS
-
-    return _beginning(word, MODELS)
 
 
 def hosts(context: click.Context, word: str) -> list[Item]:
@@ -121,33 +112,14 @@ def ranks(context: click.Context, word: str) -> list[Item]:
     return _beginning(word, (str(rank) for rank, _ in rank_logs(run_dir)) if run_dir else ())
 
 
-def slurm_options(context: click.Context, word: str) -> list[Item]:
-    """The options of a job as `key=`, with the form of their values."""
-    from seatrial.launch.slurm_job import OPTIONS
+def job_options(module: str) -> Callable[[click.Context, str], list[Item]]:
+    """The options of a job or a JobSet, which a module has as OPTIONS, as `key=` with the form of their values."""
 
-    return [CompletionItem(f"{key}=", help=row.says) for key, row in OPTIONS.items() if key.startswith(word)]
+    def offered(context: click.Context, word: str) -> list[Item]:
+        options = import_module(module).OPTIONS
+        return [CompletionItem(f"{key}=", help=row.says) for key, row in options.items() if key.startswith(word)]
 
-
-def kubernetes_options(context: click.Context, word: str) -> list[Item]:
-    """The options of a JobSet as `key=`, with the form of their values."""
-    from seatrial.launch.kubernetes.options import OPTIONS
-
-    return [CompletionItem(f"{key}=", help=row.says) for key, row in OPTIONS.items() if key.startswith(word)]
-
-
-def tokenizers(context: click.Context, word: str) -> list[Item]:
-    """`byte`, or a file."""
-    return _beginning(word, ("byte",)) or [FILE]
-
-
-def folders(context: click.Context, word: str) -> list[Item]:
-    """Left to the shell: folders."""
-    return [FOLDER]
-
-
-def files(context: click.Context, word: str) -> list[Item]:
-    """Left to the shell: files."""
-    return [FILE]
+    return offered
 
 
 def logs_or_overrides(context: click.Context, word: str) -> list[Item]:
@@ -158,11 +130,21 @@ def logs_or_overrides(context: click.Context, word: str) -> list[Item]:
 
 
 FUNCTIONS: Mapping[str, Callable[[click.Context, str], list[Item]]] = {
-    "examples": examples, "explained": explained, "files": files, "folders": folders, "gpus": gpus, "hosts": hosts,
-    "kubernetes-options": kubernetes_options, "logs-or-overrides": logs_or_overrides, "models": models,
-    "overrides": overrides, "presets": presets,
-    "ranks": ranks, "run-directories": run_directories, "slurm-options": slurm_options, "tokenizers": tokenizers,
-}  # fmt: skip
+    "examples": examples,
+    "explained": explained,
+    "files": lambda context, word: [FILE],
+    "folders": lambda context, word: [FOLDER],
+    "gpus": gpus,
+    "hosts": hosts,
+    "kubernetes-options": job_options("seatrial.launch.kubernetes.options"),
+    "logs-or-overrides": logs_or_overrides,
+    "models": models,
+    "overrides": overrides,
+    "ranks": ranks,
+    "run-directories": run_directories,
+    "slurm-options": job_options("seatrial.launch.slurm_job"),
+    "tokenizers": lambda context, word: _beginning(word, ("byte",)) or [FILE],
+}
 
 
 def _beginning(word: str, names: Iterable[str]) -> list[Item]:
@@ -197,12 +179,9 @@ def _path(context: click.Context, name: str) -> Path | None:
     before that one, which `shells.answer` gave to the context.
     """
     params = context.params
-    if name not in params or params[name] is None:
-        words: list[str] = context.obj or []
-        before = words[1:-1]
-        with context.command.make_context(
-            context.info_name, before, parent=context.parent, resilient_parsing=True
-        ) as earlier:
+    if params.get(name) is None:
+        before, command = (context.obj or [])[1:-1], context.command
+        with command.make_context(context.info_name, before, context.parent, resilient_parsing=True) as earlier:
             params = earlier.params
     return path if isinstance(path := params.get(name), Path) else None
 
