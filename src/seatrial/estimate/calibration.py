@@ -155,15 +155,20 @@ def completed(measured: Profile, published: Profile | None, *, several: bool) ->
 
 
 def _product_rate(measured: Sequence[MeasuredProduct]) -> Rate:
-    """Rate and what each dimension loses, by coordinate search over the relative errors."""
+    """Rate, what each dimension loses and the seconds of each, by least squares over the relative errors."""
     best = max(2.0 * p.m * p.k * p.n / p.seconds for p in measured)
-
-    def off(x: Sequence[float]) -> float:
-        rate = Rate(flops_per_second=x[0], m=x[1], k=x[2], n=x[3])
-        return sum(math.log(rate.seconds(p.m, p.k, p.n) / p.seconds) ** 2 for p in measured)
-
-    found = _search(off, [best, 16.0, 16.0, 16.0], [math.inf, *(MOST_SMALL,) * 3])
-    return Rate(flops_per_second=found[0], m=found[1], k=found[2], n=found[3])
+    usual = statistics.median(p.seconds for p in measured)
+    # In multiples of what is possible, so that all numbers are of the order of 1.
+    units = (usual, 1 / best, MOST_SMALL / best, MOST_SMALL / best, MOST_SMALL / best)
+    rows = [
+        [unit * count / p.seconds for unit, count in zip(
+            units, (1, 2 * p.m * p.k * p.n, 2 * p.k * p.n, 2 * p.m * p.n, 2 * p.m * p.k), strict=True)]
+        for p in measured
+    ]  # fmt: skip
+    each, of_flops, m, k, n = _least_squares(rows, [1.0] * len(rows))
+    of_flops = max(of_flops, 1 / MOST_FACTOR)
+    small = (MOST_SMALL * found / of_flops for found in (m, k, n))
+    return Rate(flops_per_second=best / of_flops, **dict(zip("mkn", small, strict=True)), seconds_each=each * usual)
 
 
 def _attention_rate(measured: Sequence[MeasuredAttention]) -> Rate:
@@ -213,14 +218,11 @@ def _from_steps(profile: Profile, formats: Sequence[str], steps: Sequence[Measur
     factors = dict(zip(names, _least_squares(rows, goals), strict=True))
     factors = {name: min(max(factor, 1 / MOST_FACTOR), MOST_FACTOR) for name, factor in factors.items()}
 
-    def scaled(rate: Rate, factor: float) -> Rate:
-        return replace(rate, flops_per_second=rate.flops_per_second / factor)
-
     return replace(
         profile,
-        products={name: scaled(rate, factors[f"products {name.partition('/')[0]}"])
+        products={name: rate.scaled(factors[f"products {name.partition('/')[0]}"])
                   for name, rate in profile.products.items()},
-        attention={name: scaled(rate, factors[ATTENTION]) for name, rate in profile.attention.items()},
+        attention={name: rate.scaled(factors[ATTENTION]) for name, rate in profile.attention.items()},
         moved=dict.fromkeys(formats, profile.memory_bytes_per_second / factors[MOVED]),
         optimizer_bytes_per_second=profile.optimizer_bytes_per_second / factors[OPTIMIZER],
         launch_seconds=GAP * factors[LAUNCHES],
@@ -246,6 +248,7 @@ def _least_squares(rows: Sequence[Sequence[float]], goals: Sequence[float]) -> l
 # --- several devices --------------------------------------------------------------------------------------------------
 
 REST = (MOVED, OPTIMIZER, LAUNCHES)  # parts of which devices share the processor alike
+FSDP = f"{COMMUNICATION}: fsdp"  # what is gathered is copied, too, which a collective alone does not show
 
 
 def _together(profile: Profile, found: Measurements) -> Profile:
@@ -257,12 +260,13 @@ def _together(profile: Profile, found: Measurements) -> Profile:
     virtual = [step for step in found.steps if step.spec.topology.num_nodes == 1]
     counts = sorted({step.spec.topology.num_devices for step in virtual} - {1})
     shared: dict[str, dict[int, float]] = {}
-    for devices in counts:
-        steps = [step for step in virtual if step.spec.topology.num_devices == devices]
-        for part, factor in _slowdowns(profile, found, devices, steps).items():
-            shared.setdefault(part, {1: 1.0})[devices] = factor
     if counts and inside:
         shared[COMMUNICATION] = {1: 1.0} | {n: _off_link(inside, fast, n) for n in counts}
+    with_links = replace(profile, shared=dict(shared))
+    for devices in counts:
+        steps = [step for step in virtual if step.spec.topology.num_devices == devices]
+        for part, factor in _slowdowns(with_links, found, devices, steps).items():
+            shared.setdefault(part, {1: 1.0})[devices] = factor
     profile = replace(profile, shared=shared)
     return _apart(profile, [step for step in found.steps if step.spec.topology.num_nodes > 1])
 
@@ -276,7 +280,7 @@ def _apart(profile: Profile, steps: Sequence[MeasuredStep]) -> Profile:
             links = _links(time)
             rows.append([(time.step_seconds - links) / step.seconds, links / step.seconds])
     goals = [1.0] * len(rows)
-    for prior in ([BELIEVED, 0.0], [0.0, LITTLE]):
+    for prior in ([BELIEVED, 0.0], [0.0, BELIEVED]):
         rows.append(prior)
         goals.append(max(prior))
     computing, passing = (max(factor, 1 / MOST_FACTOR) for factor in _least_squares(rows, goals))
@@ -304,7 +308,7 @@ def _slowdowns(profile: Profile, found: Measurements, devices: int, steps: Seque
         if time is None:
             continue
         waits = 1 + work_of(step.spec, OWN).waits
-        links = _links(time)
+        links = _links(time) - time.seconds.get(FSDP, 0.0)
         seconds = {name: time.seconds.get(name, 0.0) * (waits if name in (MATRIX, ATTENTION, MOVED) else 1.0)
                    for name in names}  # fmt: skip
         left = max(step.seconds - links, 0.2 * step.seconds)
@@ -312,14 +316,15 @@ def _slowdowns(profile: Profile, found: Measurements, devices: int, steps: Seque
             seconds[MATRIX] * alone[MATRIX] / left,
             seconds[ATTENTION] * alone[ATTENTION] / left,
             sum(seconds[name] * alone[name] for name in REST) / left,
+            time.seconds.get(FSDP, 0.0) / left,
         ])  # fmt: skip
     goals = [1.0] * len(rows)
-    for i in range(3):
-        rows.append([BELIEVED if j == i else 0.0 for j in range(3)])
-        goals.append(BELIEVED)
-    matrix, attention, rest = (max(factor, 1 / MOST_FACTOR) for factor in _least_squares(rows, goals))
+    for i, weight in enumerate((BELIEVED, BELIEVED, BELIEVED, LITTLE)):
+        rows.append([weight if j == i else 0.0 for j in range(4)])
+        goals.append(weight)
+    matrix, attention, rest, gathering = (max(factor, 1 / MOST_FACTOR) for factor in _least_squares(rows, goals))
     factors = {MATRIX: matrix, ATTENTION: attention, **dict.fromkeys(REST, rest)}
-    return {name: factors[name] * alone[name] for name in names}
+    return {FSDP: gathering} | {name: factors[name] * alone[name] for name in names}
 
 
 def _measured_together(found: Measurements, devices: int) -> dict[str, float]:
@@ -332,9 +337,7 @@ def _measured_together(found: Measurements, devices: int) -> dict[str, float]:
 
     rates = found.together.get(devices, {})
     moved = found.memory_bytes_per_second / rates[MOVED] if MOVED in rates else float(devices)
-    update = found.optimizer_bytes_per_second / rates[OPTIMIZER] if OPTIMIZER in rates else float(devices)
-    return {MATRIX: ratio(found.products), ATTENTION: ratio(found.attention), MOVED: moved, OPTIMIZER: update,
-            LAUNCHES: moved}  # fmt: skip
+    return {MATRIX: ratio(found.products), ATTENTION: ratio(found.attention), **dict.fromkeys(REST, moved)}
 
 
 def _passing(each: MeasuredCollective, link: Link) -> float:

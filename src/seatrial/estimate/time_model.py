@@ -181,10 +181,11 @@ def _communication(
     passes, the turns that a pipeline waits included, as far as the links are not in use.
     """
     each: dict[str, float] = {}
+    devices = spec.topology.num_devices
     for collective in work.collectives:
-        seconds = collective_seconds(collective, spec, profile) * profile.slowdown(
-            COMMUNICATION, spec.topology.num_devices
-        )
+        seconds = collective_seconds(collective, spec, profile) * profile.slowdown(COMMUNICATION, devices)
+        if spec.topology.num_nodes == 1:  # between processes the link takes longer than copies do
+            seconds *= profile.slowdown(_name(collective.axis), devices)
         each[collective.axis] = each.get(collective.axis, 0.0) + seconds
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}

@@ -4,8 +4,8 @@ Without a measurement they are published ones: the peaks and bandwidths of data 
 times how much of them tuned runs get (`SHARES`), which half of the published results were used to find
 (`bench/time_published.py`). `seatrial calibrate` measures them on a device; a profile says which it is.
 
-    products    a product [m, k] × [k, n] takes 2 (m + M)(k + K)(n + N) / rate seconds, or as long as its operands take
-                to be read and written; M, K and N are what small dimensions lose
+    products    a product [m, k] × [k, n] takes 2 (m k n + M k n + K m n + N m k) / rate seconds and a constant, or as
+                long as its operands take to be read and written; M, K and N are what small dimensions lose
     attention   FLOPs of the causal half over a rate, forward and backward, where a head seems to be larger by k
     memory      bytes read and written over a bandwidth, by format; the optimizer has one of its own
     links       bytes over a bandwidth, and a latency a hop: fast within a domain, slow between domains
@@ -22,22 +22,31 @@ from typing import Any
 
 from seatrial.estimate.hardware import GB, Device
 
-VERSION = 2
+VERSION = 3
 HEAD = "head/"  # before the kind of a product of the output head
 ATTENTION_FORWARD, ATTENTION_BACKWARD = "forward", "backward"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Of matrix products in a format: FLOP/s of large ones, and what each dimension seems to be larger by."""
+    """Of matrix products in a format: FLOP/s of large ones, what each dimension seems to be larger by, for the operands
+    and the result are moved, and seconds of each product, whatever its size."""
 
     flops_per_second: float
     m: float = 0.0
     k: float = 0.0
     n: float = 0.0
+    seconds_each: float = 0.0
 
     def seconds(self, m: float, k: float, n: float) -> float:
-        return 2 * (m + self.m) * (k + self.k) * (n + self.n) / self.flops_per_second
+        moved = self.m * k * n + self.k * m * n + self.n * m * k
+        return self.seconds_each + 2 * (m * k * n + moved) / self.flops_per_second
+
+    def scaled(self, factor: float) -> Rate:
+        """The rate of products that take so many times as long."""
+        return dataclasses.replace(
+            self, flops_per_second=self.flops_per_second / factor, seconds_each=self.seconds_each * factor
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ CPU_ATTENTION = (
 )  # fmt: skip
 CPU_ATTENTION_TOGETHER = ((2, 256, 4, 4, 64),)
 GPU_ATTENTION = ((2, 4096, 32, 8, 128), (1, 8192, 32, 8, 128), (4, 2048, 32, 8, 64), (1, 16_384, 16, 2, 128))
-CPU_COLLECTIVES, GPU_COLLECTIVES = (1 << 16, 1 << 22), (1 << 20, 1 << 24, 1 << 28)
+CPU_COLLECTIVES, GPU_COLLECTIVES = (1 << 16, 1 << 22, 1 << 24), (1 << 20, 1 << 24, 1 << 28)
 UPDATED = {"cpu": 1 << 23, "gpu": 1 << 28}  # parameters
 
 
@@ -110,11 +110,15 @@ GPU_STEPS = (
     Small(2, 2048, 2048, 4096, 16_384, 1, head_dim=128, scan=False),
 )
 TOGETHER, TOGETHER_32 = Small(2, 256, 704, 4096, 256, 2), Small(2, 384, 1024, 8192, 256, 1, dtype="float32")
+LONGER_32, WIDER = Small(4, 192, 512, 2048, 512, 2, dtype="float32"), Small(2, 256, 704, 16_384, 256, 2)
+LARGER = Small(2, 512, 1408, 16_384, 256, 1)
 # Of so many virtual devices: a model, and the axes of the mesh that halve.
 STEPS_TOGETHER: dict[int, tuple[tuple[Small, dict[str, int]], ...]] = {
-    2: ((TOGETHER, {"fsdp": 2}), (TOGETHER_32, {"tensor": 2})),
-    4: ((TOGETHER, {"data": 4}), (TOGETHER_32, {"fsdp": 2, "tensor": 2})),
-}
+    2: ((TOGETHER, {"data": 2}), (TOGETHER, {"fsdp": 2}), (TOGETHER_32, {"tensor": 2}), (LONGER_32, {"data": 2}),
+        (WIDER, {"fsdp": 2})),
+    4: ((TOGETHER, {"data": 4}), (TOGETHER_32, {"fsdp": 2, "tensor": 2}), (LONGER_32, {"data": 4}),
+        (WIDER, {"fsdp": 4})),
+}  # fmt: skip
 
 
 def seconds_of(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] | None = None) -> float:
@@ -163,15 +167,10 @@ def _random(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Any:
     return jnp.asarray(np.resize(drawn.astype(dtype), shape))  # nothing to compile
 
 
-# Kind → the operands of a product [m, k] × [k, n] as the trainer's row takes them, and its dimensions. Of an output
-# head all three are those of one map: [m, k] hidden states and [k, n] words.
+# Kind → the operands of a product as the trainer's row takes them, and its dimensions: all three are those of one map,
+# with [m, k] hidden states and [k, n] weights.
 Operands = tuple[tuple[int, int], tuple[int, int], tuple[int, int, int]]
 KINDS: dict[str, Callable[[int, int, int], Operands]] = {
-    "forward": lambda m, k, n: ((m, k), (k, n), (m, k, n)),
-    "input_gradient": lambda m, k, n: ((m, k), (n, k), (m, k, n)),
-    "weight_gradient": lambda m, k, n: ((k, m), (k, n), (m, k, n)),
-}
-OF_HEAD: dict[str, Callable[[int, int, int], Operands]] = {
     "forward": lambda m, k, n: ((m, k), (k, n), (m, k, n)),
     "input_gradient": lambda m, k, n: ((m, n), (k, n), (m, n, k)),
     "weight_gradient": lambda m, k, n: ((m, k), (m, n), (k, m, n)),
@@ -194,9 +193,9 @@ def measure_products(backend: str, on_cpu: bool) -> Iterator[dict[str, Any]]:
         formats = ("bfloat16", "fp8") if has_fp8_units(jax.devices()[0]) else ("bfloat16",)
         shapes, heads = [*GPU_SHAPES], ()
     for name in formats:
-        for where, kinds, sizes in (("", KINDS, shapes), (HEAD, OF_HEAD, heads)):
+        for where, sizes in (("", shapes), (HEAD, heads)):
             for m, k, n in sizes:
-                for kind, operands in kinds.items():
+                for kind, operands in KINDS.items():
                     left, right, of = operands(m, k, n)
                     seconds = _product_seconds(
                         getattr(row, kind), name, left, right, flops=2 * m * k * n, on_cpu=on_cpu
@@ -356,7 +355,7 @@ def measure_steps(devices: int, backend: str) -> Iterator[dict[str, Any]]:
     elif backend != "cpu":
         specs = [GPU_STEP.spec(processes, **{axis: devices}) for axis in ("data", "fsdp", "tensor")]
     elif processes > 1 or devices not in STEPS_TOGETHER:
-        pairs = ((TOGETHER, {"data": devices}), (TOGETHER_32, {"fsdp": devices}))
+        pairs = ((TOGETHER, {"data": devices}), (TOGETHER_32, {"fsdp": devices}), (LARGER, {"data": devices}))
         specs = [small.spec(processes, **mesh) for small, mesh in pairs]
     else:
         specs = [small.spec(**mesh) for small, mesh in STEPS_TOGETHER[devices]]
