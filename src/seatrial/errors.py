@@ -10,7 +10,7 @@ A *finding* about a configuration is a `Problem`, not an exception: all of them 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,6 +49,12 @@ class Problem:
         place = vars(self.mark) if self.mark else dict.fromkeys(("file", "line", "column"))
         head = {"severity": self.severity, "code": self.code, "path": self.path}
         return {**head, **place, "why": self.why, "fix": self.fix}
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first of some names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def reason_of(error: BaseException) -> str:

@@ -158,7 +158,7 @@ def _on(one: Mapping[str, Any], kind: type[T], operator: Mapping[str, Any]) -> T
 def render(profile: Profile, path: Path) -> str:
     """A profile for people."""
     rows = [(f"products, {name}", f"{rate.flops_per_second / 1e9:,.0f} GFLOP/s",
-             f"dimensions seem larger by {rate.m:.0f}, {rate.k:.0f}, {rate.n:.0f}")
+             f"dimensions seem larger by {rate.m:.0f}, {rate.k:.0f}, {rate.n:.0f}; {1e6 * rate.seconds_each:.0f} µs")
             for name, rate in profile.products.items()]  # fmt: skip
     rows += [(f"attention, {name}", f"{rate.flops_per_second / 1e9:,.0f} GFLOP/s", f"heads seem larger by {rate.k:.0f}")
              for name, rate in profile.attention.items()]  # fmt: skip

@@ -18,10 +18,10 @@ from typing import Any
 
 from seatrial.errors import InputError
 from seatrial.estimate import flops, hardware
+from seatrial.estimate.hardware import TERA
 from seatrial.spec import Expectation, ModelSpec, RunSpec
 from seatrial.spec.presets import MODELS
 
-TERA = 1e12
 SAME_VOCABULARY = 0.01  # Megatron pads it to a multiple of 128 × TP
 _SHAPE = ("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "tied_embeddings")
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from seatrial.metrics.dependence import Values, correlation_time, student_quantile
-from seatrial.metrics.shifts import best_split, proposed
+from seatrial.metrics.dependence import SIGMA_PER_MAD, Values, correlation_time, student_quantile
+from seatrial.metrics.shifts import best_split, clear_splits
 
 FEWEST = 3  # runs on a level
 LEAST_CHANGE = 0.01
@@ -28,7 +29,7 @@ ODD = 4.0
 UNCLEAR = 0.99
 FITTED = 3  # two levels, and the place between them
 MEDIAN_ERROR = 1.2533  # times that of a mean, of normal noise
-SIGMA_PER_MAD, SIGMA_PER_DEVIATION = 1.4826, 1.2533  # of the median and of the mean absolute deviation
+SIGMA_PER_DEVIATION = 1.2533  # of the mean absolute deviation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,19 +61,9 @@ def change(before: Level, after: Level) -> float:
 
 
 def _places(values: Values) -> list[int]:
-    """Where the levels begin; the least clear split is dropped until all that are left are clear."""
-    places, noise = list(proposed(values, 0, ROUNDS, FEWEST)), _noise(values)
-    while places:
-        ends = [0, *places, len(values)]
-        clear = [
-            _clearness(values[first:last], place - first, noise, len(values))
-            for first, place, last in zip(ends, places, ends[2:], strict=False)
-        ]
-        least = int(np.argmin(clear))
-        if clear[least] > 1:
-            break
-        places.pop(least)
-    ends = [0, *places, len(values)]
+    """Where the levels begin."""
+    clearness = partial(_clearness, noise=_noise(values), total=len(values))
+    ends = [0, *clear_splits(values, ROUNDS, FEWEST, clearness), len(values)]
     for number in range(1, len(ends) - 1):  # each was the best place between others that are dropped
         first, last = ends[number - 1], ends[number + 1]
         ends[number] = first + best_split(values[first:last], FEWEST)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from seatrial.errors import InputError, reason_of
+from seatrial.errors import InputError, reason_of, some
 from seatrial.events import FIRST_CLOCK, Event
 from seatrial.logs.file_names import RANK_NAMES, end_of, rank_of
 from seatrial.logs.files import MOST_NAMED, SEVERAL_RUNS, losses_of, read_files, starts_of
@@ -118,9 +118,8 @@ class _FolderReader:
         runs, why = told_apart(groups, [self._course(group) for group in groups])
         if len(runs) < 2:
             return []
-        names = ", ".join(str(run[0].paths[0].relative_to(self._folder)) for run in runs[:MOST_NAMED])
-        more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
-        self.told_apart.append(f"{names}{more} are of {len(runs)} runs: {why}")
+        names = some([str(run[0].paths[0].relative_to(self._folder)) for run in runs], MOST_NAMED)
+        self.told_apart.append(f"{names} are of {len(runs)} runs: {why}")
         return [[path for group in run for path in group.paths] for run in runs]
 
     def _course(self, group: Group) -> Course:

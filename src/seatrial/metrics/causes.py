@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from seatrial.errors import some
 from seatrial.logs.faults import KINDS, classify
 from seatrial.logs.lines import read_prefix
 from seatrial.metrics.record import ranges
@@ -360,8 +361,7 @@ def _ranks(found: Iterable[int | None]) -> str:
     if not numbers:
         return ""
     shown = [str(a) if a == b else f"{a}–{b}" for a, b in ranges(numbers)]
-    more = f" and {len(shown) - MAX_PLACES} more" if len(shown) > MAX_PLACES else ""
-    return f"rank{'s' * (len(numbers) != 1)} {', '.join(shown[:MAX_PLACES])}{more}"
+    return f"rank{'s' * (len(numbers) != 1)} {some(shown, MAX_PLACES)}"
 
 
 def _waiting(faults: Iterable[FaultRecord]) -> set[int]:

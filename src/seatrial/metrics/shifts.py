@@ -8,8 +8,9 @@ between the neighbouring two, and at once. A slow wave is none, nor is a spike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -53,7 +54,8 @@ def find_shifts(steps: Sequence[int], seconds: Values) -> tuple[Shift, ...]:
     """The shifts of a series in order; `steps` are its step numbers, `seconds` above 0."""
     if not len(seconds):
         return ()
-    places = _splits(np.log(seconds), rounding(seconds) / float(np.median(seconds)))
+    rounded = rounding(seconds) / float(np.median(seconds))  # what rounding may have moved the logarithms by
+    places = clear_splits(np.log(seconds), ROUNDS, SHORTEST, partial(_clearness, rounded=rounded))
     ends = [0, *places, len(seconds)]
     levels = [float(np.median(seconds[a:b])) for a, b in pairwise(ends)]
     return tuple(
@@ -69,30 +71,33 @@ def removed(seconds: Values, shifts: Sequence[Shift]) -> Values:
     return np.concatenate([part - np.median(part) for part in parts])
 
 
-def _splits(values: Values, rounded: float) -> list[int]:
-    """The places of clear splits; `values` are logarithms, `rounded` is what rounding may have moved them by."""
-    places = list(proposed(values, 0, ROUNDS, SHORTEST))
+def clear_splits(values: Values, rounds: int, fewest: int, clearness: Callable[[Values, int], float]) -> list[int]:
+    """The places of clear splits: of those proposed, the least clear is dropped until all that are left are above 1.
+
+    `clearness` is that of a split of the stretch between its neighbours, at a place in it.
+    """
+    places = list(_proposed(values, 0, rounds, fewest))
     while places:
         ends = [0, *places, len(values)]
-        clearness = [
-            _clearness(values[first:last], place - first, rounded)
+        clear = [
+            clearness(values[first:last], place - first)
             for first, place, last in zip(ends, places, ends[2:], strict=False)
         ]
-        least = int(np.argmin(clearness))
-        if clearness[least] > 1:
+        least = int(np.argmin(clear))
+        if clear[least] > 1:
             break
         places.pop(least)
     return places
 
 
-def proposed(values: Values, start: int, rounds: int, fewest: int) -> Iterator[int]:
+def _proposed(values: Values, start: int, rounds: int, fewest: int) -> Iterator[int]:
     """The best splits of a stretch that begins at index `start`, in order; each part has `fewest` values or more."""
     if len(values) < 2 * fewest or not rounds:
         return
     place = best_split(values, fewest)
-    yield from proposed(values[:place], start, rounds - 1, fewest)
+    yield from _proposed(values[:place], start, rounds - 1, fewest)
     yield start + place
-    yield from proposed(values[place:], start + place, rounds - 1, fewest)
+    yield from _proposed(values[place:], start + place, rounds - 1, fewest)
 
 
 def best_split(values: Values, fewest: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.console import plural
+from seatrial.estimate.hardware import TERA
 from seatrial.metrics import Metrics, Performance, StepTimes, time_to_train
 from seatrial.metrics.setup import Peak
 from seatrial.report.gather import RunReport
@@ -145,7 +146,7 @@ def amount(value: float) -> str:
 
 
 def _peak(peak: Peak) -> str:
-    return f"{peak.flops_per_second / 1e12:,.0f} TFLOP/s {peak.format}"
+    return f"{peak.flops_per_second / TERA:,.0f} TFLOP/s {peak.format}"
 
 
 def _spread(times: StepTimes) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seatrial.console import Cell, Paint, table, wrapped
+from seatrial.errors import some
 from seatrial.metrics.score import FEWEST_RUNS, olympic_mean
 from seatrial.report import github, scaling_formats
 from seatrial.report import json as json_report
@@ -132,7 +133,7 @@ def _remarks(report: FolderReport) -> Iterator[str]:
     for names, why in _together((_inside(report, path), clean(why)) for path, why in report.passed_over.items()):
         yield wrapped(f"passed over: {names}: {why}", paint, style="dim")
     if report.others and len(report.runs) > 1:
-        names = _named([_inside(report, path) for path in report.others])
+        names = some([_inside(report, path) for path in report.others], MOST_NAMED)
         yield wrapped(f"no training in: {names}", paint, style="dim")
 
 
@@ -141,7 +142,7 @@ def _together(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     names: dict[str, list[str]] = {}
     for name, said in pairs:
         names.setdefault(said, []).append(name)
-    return ((_named(of), said) for said, of in names.items())
+    return ((some(of, MOST_NAMED), said) for said, of in names.items())
 
 
 def _inside(report: FolderReport, path: Path) -> str:
@@ -178,11 +179,6 @@ def _mean_told(times: TimeToTrain) -> str:
     slowest = _minutes(max(known)) if len(known) == len(times.seconds) else "one did not reach its target"
     mean = f"{_minutes(times.mean_seconds)} minutes, the mean without the fastest and the slowest"
     return f"{what}: {mean} ({_minutes(min(known))}; {slowest})."
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def as_json(report: FolderReport) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from seatrial.console import inert, plural, short_number, table
 from seatrial.engines import engine as engine_called
+from seatrial.errors import some
 from seatrial.estimate.compiled import Compiled
 from seatrial.estimate.flops import num_parameters
 from seatrial.estimate.time_profile import Profile
@@ -77,8 +78,7 @@ def _where(plan: Plan) -> str:
         return f"as a Slurm job on {plural(len(hosts), 'node')}"
     if plan.on == "kubernetes":
         return f"on Kubernetes as a JobSet of {plural(len(hosts), 'pod')}"
-    more = f" and {len(hosts) - NAMED_HOSTS:,} more" if len(hosts) > NAMED_HOSTS else ""
-    return f"by SSH on {', '.join(hosts[:NAMED_HOSTS])}{more}"
+    return f"by SSH on {some(hosts, NAMED_HOSTS)}"
 
 
 def _started(plan: Plan) -> Iterator[tuple[str, str]]:

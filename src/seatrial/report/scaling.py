@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from seatrial.errors import InputError, Problem
 from seatrial.estimate import hardware
+from seatrial.estimate.hardware import TERA
 from seatrial.metrics import Estimate, Performance, days_to_train
 from seatrial.metrics.interval import ratio_of_intervals
 from seatrial.report.figures import spelled, summary
@@ -261,7 +262,7 @@ def _size(group: Sequence[_Run], smallest: Sequence[_Run]) -> Size:
         slowest_seconds=max(run.step.value for run in group),
         tokens_per_second_total=total,
         tokens_per_second_per_device=total / num_devices,
-        tflops_per_second_per_device=flops / 1e12 if flops else None,
+        tflops_per_second_per_device=flops / TERA if flops else None,
         mfu=flops / performance.peak.flops_per_second if flops and performance.peak else None,
         days_to_1t_tokens=days_to_train(tokens=1e12, tokens_per_second=total),
         efficiency=efficiency,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+from seatrial.estimate.hardware import TERA
 from seatrial.events import Step
 from seatrial.metrics import Performance, Ranges, StepTimes
 from seatrial.report.columns import Column, Table
@@ -57,7 +58,7 @@ def _speed(step: Step, performance: Performance | None) -> tuple[float | None, .
         return each * devices if each is not None and devices else None, each, *rest
     flops = each * performance.flops_per_token if performance.flops_per_token else None
     peak = performance.peak.flops_per_second if performance.peak else None
-    computed = (flops / 1e12 if flops else None, flops / peak if flops and peak else None)
+    computed = (flops / TERA if flops else None, flops / peak if flops and peak else None)
     rest = [own if value is None else value for value, own in zip(computed, reported[1:], strict=True)]
     return each * devices, each, *rest
 

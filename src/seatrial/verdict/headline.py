@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from seatrial.errors import some
 from seatrial.metrics import Completion, Diagnosis, Metrics, Numerics, Performance, show_ranges
 from seatrial.verdict.check import Check, show, show_beside
 from seatrial.verdict.completion import steps_told
@@ -176,18 +177,13 @@ def _short(text: str) -> str:
 
 def _followed(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.rivals:
-        yield f"Which came first is not known from the logs: this, or {_some(diagnosis.rivals)}."
+        yield f"Which came first is not known from the logs: this, or {some(diagnosis.rivals, MAX_PEERS)}."
     named = (*diagnosis.exclude, *diagnosis.cause.where.split(" on "))
     if suspects := [place for place in diagnosis.suspects if place not in named]:
-        yield f"Suspect: {_some(suspects)}."
+        yield f"Suspect: {some(suspects, MAX_PEERS)}."
     if diagnosis.symptoms:
         yield f"What followed: {'; '.join(diagnosis.symptoms[:MAX_PEERS])}."
     if diagnosis.victims:
-        yield f"Because of it, {_some(diagnosis.victims)} went down too."
+        yield f"Because of it, {some(diagnosis.victims, MAX_PEERS)} went down too."
     if diagnosis.hint:
         yield diagnosis.hint
-
-
-def _some(places: Sequence[str]) -> str:
-    more = len(places) - MAX_PEERS
-    return ", ".join(places[:MAX_PEERS]) + (f" and {more} more" if more > 0 else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from seatrial.errors import some
 from seatrial.estimate.hardware import TERA
 from seatrial.metrics import Estimate, Performance, StepTimes, Straggler, show_ranges, work_of_a_step
 from seatrial.metrics.drift import DRIFTS_BY
@@ -116,8 +117,7 @@ def _target(
 
 def _not_got(dropped: Sequence[str]) -> list[str]:
     """The keys without which this was not the run that the target is for."""
-    names = ", ".join(dropped[:SHOWN]) + (f" and {len(dropped) - SHOWN} more" if len(dropped) > SHOWN else "")
-    return [f"the engine did not get {names}, which may change speed and memory"] if dropped else []
+    return [f"the engine did not get {some(dropped, SHOWN)}, which may change speed and memory"] if dropped else []
 
 
 def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: float) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import NO_CHANGE, Entry, is_within
 from seatrial.dialects.table.keys import OMIT, Disposition, Key
 from seatrial.dialects.table.suggestions import did_you_mean
-from seatrial.dialects.table.versions import Versions, contradiction, some, versions
-from seatrial.errors import Mark, Problem, Severity
+from seatrial.dialects.table.versions import Versions, contradiction, versions
+from seatrial.errors import Mark, Problem, Severity, some
 from seatrial.spec import Action, Origin
 
 MOST_NAMES = 12  # keys that one finding lists

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from seatrial.errors import some
+
 _NAMES = 3  # keys that a finding names for each end of the range
 
 
@@ -54,8 +56,3 @@ def contradiction(known: Mapping[str, Versions], keys: Mapping[str, str], releas
     new = [name for name, each in named.items() if each.since == since]
     old = [name for name, each in named.items() if each.gone == gone]
     return f"{some(new, _NAMES)}: not before {release}{since}; {some(old, _NAMES)}: gone since {release}{gone}"
-
-
-def some(names: list[str], most: int) -> str:
-    """The first of some names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
