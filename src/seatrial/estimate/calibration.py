@@ -30,9 +30,9 @@ from seatrial.estimate.time_work import work_of
 from seatrial.spec import RunSpec
 
 OF_NODE = 0  # the fast links connect the devices of a node
-# Between these multiples of the estimate lay 18 of 18 steps on one device that were not calibrated with
-# (`bench/time_model.py`), by the model before this one; of several virtual devices no interval is known yet.
-LOW, HIGH, CERTAINTY = 0.70, 1.42, "26 of 28 measured steps on one processor"
+# Between these multiples of the estimate lay steps that were not calibrated with, half of them on one device
+# (`bench/time_model.py`).
+LOW, HIGH, CERTAINTY = 0.73, 1.22, "26 of 28 measured steps on one processor"
 MOST_SMALL, MOST_HEAD = 300.0, 600.0  # that a product's dimension or a head can seem to be larger by
 MOST_FACTOR = 10.0  # between an operator measured alone and within a step
 # How much one operator's measurement weighs beside a step's; and a guess: a loop over memory is none of the loops of
