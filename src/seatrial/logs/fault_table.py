@@ -118,7 +118,7 @@ def classify(text: str, *, fatal: bool = False) -> str | None:
 
 
 def facts_of(kind: str, text: str) -> dict[str, str]:
-    """What the first pattern of this kind that matches a text reads from it."""
+    """The facts that the first matching pattern of this kind reads from a text."""
     found = (pattern.regex.search(text) for pattern in patterns() if pattern.kind == kind)
     return next((named_in(match) for match in found if match), {})
 

@@ -64,7 +64,7 @@ Pair = tuple[str, str]
 
 
 def values_in(text: str, fields: Mapping[str, Field]) -> dict[str, float]:
-    """What a line says by these keys."""
+    """The fields of a line, by these keys."""
     return read_values(PAIR.findall(text), fields).values
 
 
@@ -114,7 +114,7 @@ def is_called_loss(key: str) -> bool:
 
 
 def beside(loss: str, lines: Sequence[Mapping[str, str]]) -> tuple[str, dict[str, Field]] | None:
-    """What `choose` looks for, in the lines with this loss; None where there is no step."""
+    """The choice of `choose` among the lines with this loss; None where there is no step."""
     counts = Counter(chain.from_iterable(lines))
     usual = [key for key, count in counts.items() if count >= USUAL * len(lines) and key != loss]
     strides = {key: stride for key in usual if (stride := _stride_of(key, lines))}

@@ -220,7 +220,7 @@ def _blind(text: str, tokens: re.Pattern[str]) -> str:
 
 
 def _readers(text: str, name: str, field: Field | None) -> tuple[Read, ReadAll]:
-    """What reads the values that stand in the place of this one, each by itself and many at once."""
+    """The readers of the values in the place of this one: of each by itself, and of many at once."""
     if name == "time":
         return seconds_since_epoch, seconds_of_all
     if field is None or name == "tokens":

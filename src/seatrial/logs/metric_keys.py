@@ -78,7 +78,7 @@ def plain(key: str) -> str:
 
 
 def name_of(field: Field) -> str:
-    """What the table calls a field."""
+    """The name of a field in the table."""
     return next(name for name, (own, _) in _FIELDS.items() if own == field)
 
 

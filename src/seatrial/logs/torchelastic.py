@@ -57,7 +57,7 @@ class Summary:
         return None
 
     def cut_off(self) -> Iterator[Fault]:
-        """What is known of a summary whose end the log does not have."""
+        """The faults of a summary whose end the log does not have."""
         yield from (*self._held, *self._later)
         if self._entry.get("rank") and "exitcode" not in self._entry:
             yield self._worker(self._last)

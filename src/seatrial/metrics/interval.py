@@ -118,7 +118,7 @@ def rounding(values: Values) -> float:
 
 
 def last_digit(value: float) -> float:
-    """What the last digit of a number stands for as Python writes it: of 2.31, 0.01."""
+    """The value of the last digit of a number as Python writes it: of 2.31, 0.01."""
     text = repr(value)
     return 0.0 if "e" in text else 10.0 ** -len(text.partition(".")[2])
 

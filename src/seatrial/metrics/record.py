@@ -39,7 +39,7 @@ class Record:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the last attempt said of itself; empty where it said nothing."""
+        """The facts that the last attempt stated of itself; empty where it stated none."""
         return self.started.facts if self.started else {}
 
     @property
@@ -53,7 +53,7 @@ class Record:
 
     @property
     def totals(self) -> Mapping[str, float]:
-        """What the end of its log says of the whole run."""
+        """The totals of the whole run, from the end of its log."""
         return (self.ended.totals if self.ended else None) or {}
 
     @property

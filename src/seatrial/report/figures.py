@@ -221,7 +221,7 @@ def tone(outcome: str) -> Status:
 
 
 def compared(check: Check) -> tuple[str, ...]:
-    """What was measured and its bound; "" for what there is not."""
+    """The measured value and its bound; "" where there is none."""
     given = (check.measured, check.bound)
     shown = show_beside(*given, unit="fraction" if check.unit == "fraction" else "")
     return tuple("" if value is None else text for value, text in zip(given, shown, strict=True))

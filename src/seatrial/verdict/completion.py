@@ -174,7 +174,7 @@ def _how_processes_ended(completion: Completion) -> list[str]:
 
 
 def _targets_reached(completion: Completion) -> Iterator[Check]:
-    """Whether the evaluations came to what the run was for: down to a loss, or to a score, which is no loss."""
+    """The evaluations against the goal of the run: down to a loss, or up to a score, which is no loss."""
     last, target, shortfall = completion.last_eval_loss, completion.target_eval_loss, completion.last_shortfall
     missed: Status = "inconclusive" if completion.reason is None else "fail"
     if last is not None and target is not None:

@@ -32,7 +32,7 @@ _WORST_FIRST = tuple(_AGREEMENT)
 def judge_performance(
     performance: Performance, spec: RunSpec | None, *, rehearsal: str, dropped: Sequence[str], tolerance: float
 ) -> list[Check]:
-    """Whether the figures agree, and a check per target; one that says so where no speed is judged."""
+    """A check that the figures agree, and one per target; one that says so where no speed is judged."""
     targets = spec.expectations if spec else ()
     if rehearsal:
         on_cluster = (f"target on the cluster: {METRICS[e.metric].title} {_shown(e)}" for e in targets)

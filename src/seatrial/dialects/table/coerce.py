@@ -117,12 +117,12 @@ def takes(what: str) -> Callable[[Read], Read]:
 
 
 def taken(read: Reader) -> str:
-    """What a reader takes; those without a word of their own name the values in the error."""
+    """The values that a reader takes, in words; readers without a word of their own name them in the error."""
     return _TAKES.get(read, "one of the values named here")
 
 
 def advice(read: Reader) -> str:
-    """What to do about a value that a reader refused."""
+    """The fix for a value that a reader refused."""
     return f"give {taken(read)}"
 
 

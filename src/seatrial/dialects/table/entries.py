@@ -23,7 +23,7 @@ def is_within(path: str, whole: str) -> bool:
 
 
 def below(whole: str, values: Mapping[str, _Value]) -> dict[str, _Value]:
-    """What stands below a path, by the rest of its own path."""
+    """The values below a path, by the rest of their own paths."""
     start = f"{whole}."
     return {path.removeprefix(start): value for path, value in values.items() if path.startswith(start)}
 

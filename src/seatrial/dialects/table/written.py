@@ -42,7 +42,7 @@ def parse(text: str, suffix: str) -> Document:
 
 
 def read_back(text: str, suffix: str, read: Callable[[Request], Resolved]) -> Resolved:
-    """What the reader of a dialect makes of a text."""
+    """The result of reading a text in a dialect."""
     return read(Request(document=parse(text, suffix), overrides=(), action="plan", user="user", home=Path("/")))
 
 
