@@ -137,6 +137,9 @@ def test_whoever_scraped_may_fetch_the_outcome(
     ending.start()
     ending.join(0.2)
     assert ending.is_alive()
+    run.samples()  # asked for, but not sent yet
+    ending.join(0.2)
+    assert ending.is_alive()
     found = scrape(url)
     ending.join(5)
     assert not ending.is_alive()

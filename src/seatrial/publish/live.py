@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seatrial.console import Say
 from seatrial.errors import InputError
@@ -24,6 +25,9 @@ from seatrial.publish.gauges import Gauges, Sample, labels_of, of_a_judged
 from seatrial.publish.last_steps import LastSteps
 from seatrial.report.gather import RunReport, clean
 from seatrial.spec import RunSpec
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 LOOPBACK = "127.0.0.1"
 OPTION = "--metrics-port"
@@ -88,7 +92,8 @@ class LiveRun:
     def __init__(self) -> None:
         self._samples: list[Sample] = []
         self._scraped: list[float] = []  # when, the last two times
-        self._again = threading.Event()
+        self._is_over = False
+        self._fetched = threading.Event()  # a scraper has the whole outcome
 
     def follow(self, following: Following, run_dir: Path, spec: RunSpec) -> Following:
         """What follows an attempt, and keeps these figures besides."""
@@ -102,20 +107,33 @@ class LiveRun:
 
     def end(self, report: RunReport, tell: Say) -> None:
         """The figures of a run that is over; whoever has fetched them before may fetch them once more."""
-        self._again.clear()
-        self._samples = list(of_a_judged(report, report.directory))
+        self._fetched.clear()
+        self._samples, self._is_over = list(of_a_judged(report, report.directory)), True
         if not self._scraped:
             return
         interval = self._scraped[-1] - self._scraped[0] or FIRST_INTERVAL_SECONDS
         tell("waiting until the outcome is scraped; Ctrl-C ends that")
         with suppress(KeyboardInterrupt):
-            self._again.wait(min(2 * interval, LONGEST_WAIT_SECONDS))
+            self._fetched.wait(min(2 * interval, LONGEST_WAIT_SECONDS))
 
     def samples(self) -> list[Sample]:
         """The figures for a scrape."""
         self._scraped = [*self._scraped, time.monotonic()][-2:]
-        self._again.set()
         return self._samples
+
+    def answering(self, application: WSGIApplication) -> WSGIApplication:
+        """That application, which also notes when an answer with the outcome has been sent.
+
+        Not when it is asked for: the end of the run would cut off an answer that is still on its way.
+        """
+
+        def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
+            with_the_outcome = self._is_over
+            yield from application(environ, start_response)
+            if with_the_outcome:  # the server asks for more once it has sent all
+                self._fetched.set()
+
+        return answer
 
 
 class _Unserved(LiveRun):
@@ -139,12 +157,13 @@ def served(at: str | None, tell: Say) -> Iterator[LiveRun]:
         return
     host, port = address(at)
     require_package(OPTION, "prometheus_client", "publish-prometheus")
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
     live, registry = LiveRun(), CollectorRegistry()
     registry.register(Gauges(live.samples))
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
+        server.set_app(live.answering(make_wsgi_app(registry)))
     except OSError as error:
         why = f"{host}:{port} cannot be served: {error.strerror or error}"
         raise InputError.single("metrics-port", OPTION, why, "name another port; 0 takes any that is free") from error

@@ -106,8 +106,8 @@ def _fill(client: Any, run_id: str, one: Publication) -> None:
     from mlflow.entities import Metric, Param
 
     parameters = [Param(_name(path), str(value)[:VALUE]) for path, value in one.parameters.items()]
-    for batch in _chunks(parameters, PARAMETERS):
-        client.log_batch(run_id, params=batch)
+    for some in _chunks(parameters, PARAMETERS):
+        client.log_batch(run_id, params=some)
     end = round(max((point.at for point in one.points), default=0) * 1000)
     metrics = [
         *(
