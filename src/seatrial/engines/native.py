@@ -21,12 +21,12 @@ SPEC_FILE = "launch/trainer-spec.json"
 XLA_FLAGS, TUNABLES = "XLA_FLAGS", "GLIBC_TUNABLES"
 STEP_PATTERN = r"^completed step: (\d+)"  # MaxText's line, which the trainer prints
 
-# XLA:CPU takes its temporary buffer from malloc in every step, while it still holds that of the step before. As glibc
-# comes, it maps and unmaps each, page by page; here, in huge pages. Without tcache: that keeps what is cut off a buffer
-# to align it, so that the next finds no room in the same place, and takes another, again and again. With one arena for
-# all threads (arena_max=1), buffers would stay in its heap, and a step in bfloat16 on one device be 4% faster; but the
-# threads of XLA's compiler wait for each other there, 2 to 4 seconds of 10, the heap comes to hold three buffers, and
-# steps in float32 and on virtual devices are slower. Only performance is changed.
+# XLA:CPU takes its temporary buffer from malloc in every step. As glibc comes, it maps and unmaps each, page by page;
+# here, the main thread's stays for the next step (see `train.startup.use_cpu`), in huge pages. Without tcache: that
+# keeps what is cut off a buffer to align it, so that the next finds no room in the same place, and takes another, again
+# and again. One arena for all threads would keep the buffers of virtual devices, too; but the threads of XLA's compiler
+# wait for each other there, 2 to 4 seconds of 10, and its heap holds two to four times as much. Only performance is
+# changed.
 CPU_MALLOC = {
     "glibc.malloc.mmap_threshold": str(1 << 30), "glibc.malloc.trim_threshold": str(1 << 36),
     "glibc.malloc.hugetlb": "1", "glibc.malloc.tcache_count": "0",

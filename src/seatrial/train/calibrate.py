@@ -403,9 +403,10 @@ def main() -> int:
     settle_share()
     import jax  # late: it reads the flags when it is loaded
 
+    from seatrial.train.startup import use_cpu
+
     if given.cpu_devices:
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", given.cpu_devices)
+        use_cpu(given.cpu_devices)
     if given.processes > 1:
         jax.distributed.initialize(
             coordinator_address=given.coordinator, num_processes=given.processes, process_id=given.process

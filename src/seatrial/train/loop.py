@@ -1,6 +1,7 @@
 """A training run of one process: start, steps and what comes between them, end, and what happens when something breaks.
 
-The host never waits for the step that it has just dispatched: step n is dispatched, then the numbers of n-1 are read.
+The host never waits for the step that it has just dispatched: step n is dispatched, then the numbers of n-1 are read
+(only a program for one CPU device has run when its call returns).
 A step's `seconds` is the time between two such completions, so it is what a wall clock would show. Before anything that
 needs the state (evaluation, checkpoint, end) the step that runs is settled: its numbers are read too.
 """
@@ -61,6 +62,11 @@ class Sent:
     number: int
     numbers: dict[str, Any]
     data_seconds: float
+
+    @property
+    def is_done(self) -> bool:
+        """True once its numbers can be read without waiting."""
+        return bool(self.numbers["loss"].addressable_data(0).is_ready())
 
 
 @dataclass(kw_only=True)
@@ -131,6 +137,8 @@ class Loop:
             sent = Sent(number=number, numbers=numbers, data_seconds=self.waited)
             self.settle()
             self.sent = sent
+            if sent.is_done:  # a program for one CPU device runs within its call
+                self.settle()
             if number + 1 < self.last:
                 self.fetch(number + 1)
             if self.ending is None and self.pauses_after(number):
@@ -146,7 +154,7 @@ class Loop:
     def fetch(self, number: int) -> None:
         """Gets the batch of a step while the step before it runs; only time beyond that step counts as waiting."""
         self.batch = self.batches.get(number)
-        is_idle = self.sent is None or self.sent.numbers["loss"].addressable_data(0).is_ready()
+        is_idle = self.sent is None or self.sent.is_done
         self.waited = self.batches.waited_seconds if is_idle else 0.0
 
     def settle(self) -> None:
