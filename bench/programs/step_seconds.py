@@ -20,8 +20,9 @@ def main() -> None:
     settle(cpu_devices=devices)
     import jax  # late: it reads the flags when it is loaded
 
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", devices)
+    from seatrial.train.startup import use_cpu
+
+    use_cpu(devices)
     if spec.topology.num_nodes > 1:
         jax.distributed.initialize(
             coordinator_address=coordinator, num_processes=spec.topology.num_nodes, process_id=int(number)
