@@ -16,6 +16,7 @@ from typing import Any
 from seatrial.estimate.memory import OWN
 from seatrial.estimate.time_model import (
     ATTENTION,
+    BUBBLE,
     COMMUNICATION,
     LAUNCHES,
     MATRIX,
@@ -207,7 +208,8 @@ def _from_steps(profile: Profile, formats: Sequence[str], steps: Sequence[Measur
             raise ValueError(f"no rate of {profile.device} is known for {step.spec.precision.compute_dtype}")
         row = dict.fromkeys(names, 0.0)
         row |= {name: time.seconds[name] for name in (ATTENTION, MOVED, OPTIMIZER)}
-        row |= {f"products {name}": seconds for name, seconds in product_seconds(work, profile).items()}
+        for product in work.products:
+            row[f"products {product.number_format}"] += product_seconds(product, profile)
         row[LAUNCHES] = work.kernels * GAP
         rows.append([row[name] / step.seconds for name in names])
         goals.append(1.0)
@@ -273,20 +275,22 @@ def _together(profile: Profile, found: Measurements) -> Profile:
 
 def _apart(profile: Profile, steps: Sequence[MeasuredStep]) -> Profile:
     """How much longer processes of their own compute, and how fast the links between them are in whole steps, where
-    they are not used in turns as one collective after the other is."""
+    they are not used in turns as one collective after the other is; fsdp's by themselves."""
     rows: list[list[float]] = []
     for step in steps:
         if time := predict(step.spec, OWN, profile):
-            links = _links(time)
-            rows.append([(time.step_seconds - links) / step.seconds, links / step.seconds])
+            links, gathers = _links(time), time.seconds.get(FSDP, 0.0)
+            parts = (time.step_seconds - links, links - gathers, gathers)
+            rows.append([seconds / step.seconds for seconds in parts])
     goals = [1.0] * len(rows)
-    for prior in ([BELIEVED, 0.0], [0.0, BELIEVED]):
-        rows.append(prior)
-        goals.append(max(prior))
-    computing, passing = (max(factor, 1 / MOST_FACTOR) for factor in _least_squares(rows, goals))
+    believed = (BELIEVED, BELIEVED, LITTLE)
+    for i, weight in enumerate(believed):
+        rows.append([weight if j == i else 0.0 for j in range(len(believed))])
+        goals.append(weight)
+    computing, passing, gathering = (max(factor, 1 / MOST_FACTOR) for factor in _least_squares(rows, goals))
     slow = replace(profile.slow, bytes_per_second=profile.slow.bytes_per_second / passing,
                    latency_seconds=profile.slow.latency_seconds * passing)  # fmt: skip
-    return replace(profile, apart=computing, slow=slow)
+    return replace(profile, apart=computing, slow=slow, links_apart={FSDP: gathering / passing})
 
 
 def _links(time: StepTime) -> float:
@@ -307,7 +311,8 @@ def _slowdowns(profile: Profile, found: Measurements, devices: int, steps: Seque
         time = predict(step.spec, OWN, profile)
         if time is None:
             continue
-        waits = 1 + work_of(step.spec, OWN).waits
+        in_turns = sum(time.seconds.get(name, 0.0) for name in (MATRIX, ATTENTION, MOVED))
+        waits = 1 + time.seconds.get(BUBBLE, 0.0) / in_turns
         links = _links(time) - time.seconds.get(FSDP, 0.0)
         seconds = {name: time.seconds.get(name, 0.0) * (waits if name in (MATRIX, ATTENTION, MOVED) else 1.0)
                    for name in names}  # fmt: skip
@@ -319,8 +324,9 @@ def _slowdowns(profile: Profile, found: Measurements, devices: int, steps: Seque
             time.seconds.get(FSDP, 0.0) / left,
         ])  # fmt: skip
     goals = [1.0] * len(rows)
-    for i, weight in enumerate((BELIEVED, BELIEVED, BELIEVED, LITTLE)):
-        rows.append([weight if j == i else 0.0 for j in range(4)])
+    believed = (BELIEVED, BELIEVED, BELIEVED, LITTLE)
+    for i, weight in enumerate(believed):
+        rows.append([weight if j == i else 0.0 for j in range(len(believed))])
         goals.append(weight)
     matrix, attention, rest, gathering = (max(factor, 1 / MOST_FACTOR) for factor in _least_squares(rows, goals))
     factors = {MATRIX: matrix, ATTENTION: attention, **dict.fromkeys(REST, rest)}

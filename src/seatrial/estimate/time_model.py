@@ -67,17 +67,17 @@ def predict(spec: RunSpec, engine: str, profile: Profile | None) -> StepTime | N
     if not formats_known or profile.attention_rate(work.attention_format, ATTENTION_FORWARD) is None:
         return None
     devices, apart = spec.topology.num_devices, profile.apart if spec.topology.num_nodes > 1 else 1.0
-    computed = {
-        name: seconds * profile.slowdown(name, devices) * apart for name, seconds in _computed(work, profile).items()
-    }
+    slow = {name: profile.slowdown(name, devices) * apart for name in (MATRIX, ATTENTION, MOVED, OPTIMIZER)}
+    computed = _computed(work, profile, slow)
     launches = work.kernels * profile.launch_seconds + profile.fixed_seconds
     layers = sum(seconds for name, seconds in computed.items() if name != OPTIMIZER)
-    exposed, hidden = _communication(spec, work, profile, engine, layers)
-    turns = layers + sum(exposed.get(axis, 0.0) for axis in INSIDE_LAYERS)
+    in_turns = layers if work.head_in_turns else layers - sum(_of_head(work, profile, slow).values())
+    exposed, hidden = _communication(spec, work, profile, engine, layers, in_turns)
+    in_turns += sum(exposed.get(axis, 0.0) for axis in INSIDE_LAYERS)
     parts = {
         **computed,
         **{_name(axis): seconds for axis, seconds in exposed.items()},
-        BUBBLE: turns * work.waits,
+        BUBBLE: in_turns * work.waits,
         LAUNCHES: launches * profile.slowdown(LAUNCHES, devices) * apart,
     }
     nodes = max(1.0, devices / max(profile.domain, spec.topology.devices_per_node))
@@ -96,32 +96,39 @@ def _name(axis: str) -> str:
 # --- computing --------------------------------------------------------------------------------------------------------
 
 
-def _computed(work: Work, profile: Profile) -> dict[str, float]:
-    blocks, bytes_moved = (work.blocks, work.moved_bytes + work.host_bytes) if profile.host else (1.0, work.moved_bytes)
-    attention = blocks * sum(
+def _computed(work: Work, profile: Profile, slow: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by part, each so many times as long as on a device alone."""
+    attention = (work.blocks if profile.host else 1.0) * sum(
         flops * (1 + rate.k / work.head_dim) / rate.flops_per_second
         for kind, flops in ((ATTENTION_FORWARD, work.attention_forward_flops),
                             (ATTENTION_BACKWARD, work.attention_backward_flops))
         if (rate := profile.attention_rate(work.attention_format, kind))
     )  # fmt: skip
-    moved = profile.moved.get(work.attention_format, profile.memory_bytes_per_second)
+    bytes_moved, head = work.moved.layers + (work.host.layers if profile.host else 0.0), _of_head(work, profile, slow)
+    of_layers = sum(product_seconds(each, profile) for each in work.products if not each.is_head)
     return {
-        MATRIX: sum(product_seconds(work, profile).values()),
-        ATTENTION: attention,
-        MOVED: bytes_moved / moved,
-        OPTIMIZER: work.optimizer_bytes / profile.optimizer_bytes_per_second,
+        MATRIX: of_layers * slow[MATRIX] + head[MATRIX],
+        ATTENTION: attention * slow[ATTENTION],
+        MOVED: bytes_moved / _moves(work, profile) * slow[MOVED] + head[MOVED],
+        OPTIMIZER: work.optimizer_bytes / profile.optimizer_bytes_per_second * slow[OPTIMIZER],
     }
 
 
-def product_seconds(work: Work, profile: Profile) -> dict[str, float]:
-    """Seconds of a step's matrix products by their number format."""
-    found: dict[str, float] = {}
-    for each in work.products:
-        found[each.number_format] = found.get(each.number_format, 0.0) + _product_seconds(each, profile)
-    return found
+def _of_head(work: Work, profile: Profile, slow: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of the output head's products, and of what it and the tables move."""
+    bytes_moved = work.moved.head + (work.host.head if profile.host else 0.0)
+    return {
+        MATRIX: sum(product_seconds(each, profile) for each in work.products if each.is_head) * slow[MATRIX],
+        MOVED: bytes_moved / _moves(work, profile) * slow[MOVED],
+    }
 
 
-def _product_seconds(product: Product, profile: Profile) -> float:
+def _moves(work: Work, profile: Profile) -> float:
+    return profile.moved.get(work.attention_format, profile.memory_bytes_per_second)
+
+
+def product_seconds(product: Product, profile: Profile) -> float:
+    """Seconds of a step's products of a kind and shape."""
     rate = profile.product(product.number_format, product.kind, product.is_head)
     if rate is None:
         return math.inf
@@ -165,17 +172,18 @@ def collective_seconds(collective: Collective, spec: RunSpec, profile: Profile) 
     if collective.kind == "permute":
         link = profile.slow if domains > 1 else profile.fast
         return collective.times * (collective.total_bytes / link.bytes_per_second + link.latency_seconds)
-    within = _ring(collective.total_bytes, inside, profile.fast) if inside > 1 else 0.0
-    between = _ring(collective.total_bytes, domains, profile.slow, rails=inside) if domains > 1 else 0.0
+    total_bytes = collective.total_bytes * (collective.on_host if profile.host else 1.0)
+    within = _ring(total_bytes, inside, profile.fast) if inside > 1 else 0.0
+    between = _ring(total_bytes, domains, profile.slow, rails=inside) if domains > 1 else 0.0
     twice = 2 if collective.kind == "all-reduce" else 1
     return collective.times * twice * max(within, between)
 
 
 def _communication(
-    spec: RunSpec, work: Work, profile: Profile, engine: str, layers: float
+    spec: RunSpec, work: Work, profile: Profile, engine: str, layers: float, in_turns: float
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds by axis that a step waits, and that it does not, because it computes meanwhile; `layers` are the seconds
-    of all passes.
+    of all passes, `in_turns` those of them that a pipeline's waiting is in proportion to.
 
     What happens inside of layers can hide behind their own work, where the engine overlaps it; all else behind the
     passes, the turns that a pipeline waits included, as far as the links are not in use.
@@ -184,8 +192,10 @@ def _communication(
     devices = spec.topology.num_devices
     for collective in work.collectives:
         seconds = collective_seconds(collective, spec, profile) * profile.slowdown(COMMUNICATION, devices)
-        if spec.topology.num_nodes == 1:  # between processes the link takes longer than copies do
-            seconds *= profile.slowdown(_name(collective.axis), devices)
+        name = _name(collective.axis)  # of some axes they take longer: within a process, and between processes
+        seconds *= (
+            profile.slowdown(name, devices) if spec.topology.num_nodes == 1 else profile.links_apart.get(name, 1.0)
+        )
         each[collective.axis] = each.get(collective.axis, 0.0) + seconds
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
@@ -200,6 +210,7 @@ def _communication(
 
     inside = each.keys() & INSIDE_LAYERS
     used = layers - hide(inside, layers, overlaps=engine in OVERLAP_INSIDE)
-    passes = (layers + sum(exposed[axis] for axis in inside)) * (1 + work.waits)
+    waiting = sum(exposed[axis] for axis in inside)
+    passes = layers + waiting + (in_turns + waiting) * work.waits
     hide(each.keys() - inside, passes - used)
     return exposed, hidden

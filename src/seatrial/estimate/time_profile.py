@@ -22,7 +22,7 @@ from typing import Any
 
 from seatrial.estimate.hardware import GB, Device
 
-VERSION = 3
+VERSION = 4
 HEAD = "head/"  # before the kind of a product of the output head
 ATTENTION_FORWARD, ATTENTION_BACKWARD = "forward", "backward"
 
@@ -66,8 +66,9 @@ class Profile:
     links connect. `hides`: by mesh axis the share of communication that computing can hide; `felt` is how much of the
     hidden time it takes all the same. `host`: a processor, on which our own trainer's program is another one (`Work`),
     and which its devices share. `shared`: for each part of a step, devices that are there at once → how much longer it
-    takes than on one alone; `apart`: how much longer than that where they are processes of their own. `low` and `high`:
-    between these multiples of the estimate lie so many step times as `certainty` says.
+    takes than on one alone; `apart`: how much longer than that where they are processes of their own; `links_apart`:
+    how much longer an axis communicates between those than the link says. `low` and `high`: between these multiples of
+    the estimate lie so many step times as `certainty` says.
     """
 
     device: str
@@ -88,6 +89,7 @@ class Profile:
     jitter: float = 0.0  # share of a step that is lost with each doubling of the nodes
     shared: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     apart: float = 1.0
+    links_apart: Mapping[str, float] = field(default_factory=dict)
     low: float = 1.0
     high: float = 1.0
     certainty: str = ""

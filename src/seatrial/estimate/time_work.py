@@ -35,6 +35,7 @@ KERNELS_FORWARD, KERNELS_BACKWARD = 22, 36  # of a layer
 LEAST_BLOCK, MOST_BLOCKS, CHUNK_OF_QUERIES = 128, 8, 2048
 TIMES_KEPT = 5.0
 STACK_BYTES, CHUNK_BYTES, TOKENS_OF_LOGITS = 16.0, 12.0, 512
+TABLES_ON_HOST = 2.0
 SCALES_OF_LAYER = 4  # all-reduces of a layer's largest values, where fp8 scales follow those of all devices
 
 
@@ -57,19 +58,30 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """A kind of collective over an axis: bytes that a ring of `size` passes through each device, so many times."""
+    """A kind of collective over an axis: bytes that a ring of `size` passes through each device, so many times; on a
+    processor `on_host` times as many."""
 
     axis: str
     kind: str
     total_bytes: float  # of the whole tensor, of which a device sends (size - 1) / size; of an all-reduce twice
     times: float
+    on_host: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bytes:
+    """Bytes that are read and written in a step: of the layers, and of the tables and the output head."""
+
+    layers: float
+    head: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A device's work in a step. `waits` is the share that a pipeline adds to its layers' time.
+    """A device's work in a step. `waits` is the share that a pipeline adds to its layers' time, and to the head's
+    where that is in its `turns`.
 
-    On a processor attention by blocks computes `blocks` times the causal half, and `host_bytes` are moved, too.
+    On a processor attention by blocks computes `blocks` times the causal half, and the bytes of `host` are moved, too.
     """
 
     products: tuple[Product, ...]
@@ -78,12 +90,13 @@ class Work:
     attention_forward_flops: float  # of the causal half, recomputation included
     attention_backward_flops: float
     blocks: float
-    moved_bytes: float
-    host_bytes: float
+    moved: Bytes
+    host: Bytes
     optimizer_bytes: float
     collectives: tuple[Collective, ...]
     kernels: float
     waits: float
+    head_in_turns: bool
 
 
 def is_scaled_over_devices(spec: RunSpec) -> bool:
@@ -135,6 +148,9 @@ class _Count:
         self.spec, self.own = spec, engine == OWN
         self.model, self.mesh, self.passes = spec.model, spec.mesh, spec.accumulation_steps
         self.tensor, self.stages = self.mesh["tensor"], self.mesh["pipeline"]
+        # Our own pipeline takes all micro-batches through embedding and head at once, others each by itself.
+        self.at_once = self.own and self.stages > 1
+        self.head_passes = 1 if self.at_once else self.passes
         micro, batch = spec.sequences_per_example * spec.batch.micro_batch_size, spec.batch
         self.tokens = micro * batch.sequence_length / self.mesh["context"]  # of a pass, inside a block
         self.layers = self.model.num_layers / self.stages
@@ -158,12 +174,13 @@ class _Count:
             attention_forward_flops=forward,
             attention_backward_flops=backward,
             blocks=blocks_over_pairs(self.spec.batch.sequence_length, self.model.sliding_window),
-            moved_bytes=self._moved(),
-            host_bytes=self._host(),
+            moved=self._moved(),
+            host=self._host(),
             optimizer_bytes=self._optimizer(),
             collectives=tuple(each for each in self._collectives() if each.times and each.total_bytes),
             kernels=self.passes * self.layers * (KERNELS_FORWARD * (1 + bool(self.recomputed)) + KERNELS_BACKWARD),
             waits=self._waits(),
+            head_in_turns=not self.at_once,
         )
 
     def _maps(self) -> dict[str, tuple[float, float]]:
@@ -189,11 +206,11 @@ class _Count:
             (WEIGHT_GRADIENT, width, tokens, self.words),
         ):  # fmt: skip
             twice = 2 if kind == FORWARD and self.spec.objective.kind in ("dpo", "orpo") else 1
-            yield Product(kind=kind, number_format=head, m=m, k=k, n=n, times=self.passes * twice, is_head=True)
+            yield Product(kind=kind, number_format=head, m=m, k=k, n=n, times=self.head_passes * twice, is_head=True)
 
     def _head_tokens(self) -> float:
-        """Of a pass, those whose loss this device computes: our own stages share them, else they are the last one's."""
-        return self.tokens / (self.stages if self.own else 1)
+        """Those whose loss this device computes at a time: our own stages share them, else they are the last one's."""
+        return self.tokens * self.passes / self.head_passes / (self.stages if self.own else 1)
 
     def _attention(self) -> tuple[float, float]:
         length = self.spec.batch.sequence_length
@@ -202,14 +219,17 @@ class _Count:
         forward = 4 * self.tokens * self.query * pairs * self.passes * self.layers
         return forward * (2 if "context" in self.recomputed else 1), 2.5 * forward
 
-    def _host(self) -> float:
+    def _host(self) -> Bytes:
         """Bytes that our own trainer moves on a processor beside those of `_moved`: its layers compute in float32."""
         if not self.own:
-            return 0.0
+            return Bytes(layers=0.0, head=0.0)
         wider = self._numbers() * (BYTES["float32"] - self.compute) * self.tokens * self.layers
         kept = TIMES_KEPT * layer_activations(self.spec, own=True) * self.tokens * self.layers
+        stacks = STACK_BYTES * self.layer_parameters * self.layers
         head = self.words * self.model.hidden_dim * CHUNK_BYTES * max(1.0, self._head_tokens() / TOKENS_OF_LOGITS)
-        return self.passes * (wider + kept + head + STACK_BYTES * self.parameters)
+        return Bytes(
+            layers=self.passes * (wider + kept + stacks), head=self.head_passes * (head + STACK_BYTES * self.tables)
+        )
 
     def _numbers(self) -> float:
         """Numbers per token of a layer that are read and written outside of products and attention."""
@@ -220,15 +240,20 @@ class _Count:
         again = forward if "rest" in self.recomputed else 0.0
         return forward + backward + again
 
-    def _moved(self) -> float:
+    def _moved(self) -> Bytes:
         """Bytes read and written outside of products and attention."""
         numbers = self._numbers() * self.compute
         if self.format == "fp8":
             numbers += sum(QUANTIZE_BYTES * (i + o) for i, o in self._maps().values())
-        of_layers = numbers * self.tokens * self.layers
-        of_head = self._head_tokens() * (self.words * LOGITS_BYTES + 6 * self.model.hidden_dim * self.compute)
-        of_weights = self.parameters / self.mesh["fsdp"] * (self._casts() + (ADD_BYTES if self._adds() else 0.0))
-        return self.passes * (of_layers + of_head + of_weights)
+        tokens = numbers * self.tokens * self.layers
+        logits = self._head_tokens() * (self.words * LOGITS_BYTES + 6 * self.model.hidden_dim * self.compute)
+        of_layers = self.layer_parameters * self.layers / self.mesh["fsdp"] * self._of_weights(self.passes)
+        of_tables = self.tables / self.mesh["fsdp"] * self._of_weights(self.head_passes)
+        return Bytes(layers=self.passes * (tokens + of_layers), head=self.head_passes * (logits + of_tables))
+
+    def _of_weights(self, passes: int) -> float:
+        """Bytes for each parameter that so many passes go through, in one of them."""
+        return self._casts() + (ADD_BYTES if passes > 1 or not self.own else 0.0)  # XLA leaves our own single sum out
 
     def _casts(self) -> float:
         """Bytes for each parameter and pass of our own trainer, which casts weights where it uses them."""
@@ -239,10 +264,6 @@ class _Count:
         )  # else those of the forward pass serve
         return CAST_BYTES * (1 + backward)
 
-    def _adds(self) -> bool:
-        """True if gradients of a pass are added to a sum; of a single pass XLA leaves that out of our own step."""
-        return self.passes > 1 or not self.own
-
     @property
     def layer_parameters(self) -> float:
         return sum(inputs * outputs for inputs, outputs in self._maps().values())
@@ -250,8 +271,13 @@ class _Count:
     @property
     def parameters(self) -> float:
         """Of this device's stage, where fsdp does not split them."""
-        tables = self.words * self.model.hidden_dim * (1 if self.model.tied_embeddings else 2)
-        return self.layer_parameters * self.layers + tables / (1 if self.own or self.stages == 1 else 2)
+        return self.layer_parameters * self.layers + self.tables
+
+    @property
+    def tables(self) -> float:
+        """Parameters of embedding and output head: our own stages have both, else the first and the last one each."""
+        both = self.words * self.model.hidden_dim * (1 if self.model.tied_embeddings else 2)
+        return both / (1 if self.own or self.stages == 1 else 2)
 
     def _optimizer(self) -> float:
         held = self.parameters / self.mesh["fsdp"]
@@ -275,11 +301,18 @@ class _Count:
         if mesh["fsdp"] > 1:
             weights = self.layer_parameters
             gathers = 2 + (1 if self.own and self.recomputed & {*PRODUCTS} else 0)
-            yield Collective(axis="fsdp", kind="all-gather", total_bytes=weights * self.compute, times=gathers * layers)
-            yield Collective(axis="fsdp", kind="reduce-scatter", total_bytes=weights * reduce, times=layers)
-            tables = self.parameters - weights * self.layers
-            yield Collective(axis="fsdp", kind="all-gather", total_bytes=tables * self.compute, times=passes)
-            yield Collective(axis="fsdp", kind="reduce-scatter", total_bytes=tables * reduce, times=passes)
+            # XLA:CPU gathers in float32, whatever is asked for; tables take twice as long there as layers do.
+            wide, twice = (BYTES["float32"] / self.compute, TABLES_ON_HOST) if self.own else (1.0, 1.0)
+            gather, scatter = weights * self.compute, weights * reduce
+            yield Collective(axis="fsdp", kind="all-gather", total_bytes=gather, times=gathers * layers, on_host=wide)
+            yield Collective(axis="fsdp", kind="reduce-scatter", total_bytes=scatter, times=layers)
+            gather, scatter = self.tables * self.compute, self.tables * reduce
+            yield Collective(
+                axis="fsdp", kind="all-gather", total_bytes=gather, times=self.head_passes, on_host=wide * twice
+            )
+            yield Collective(
+                axis="fsdp", kind="reduce-scatter", total_bytes=scatter, times=self.head_passes, on_host=twice
+            )
         if mesh["data"] > 1:
             held = self.parameters / mesh["fsdp"]
             if spec.parallelism.zero1:

@@ -99,6 +99,14 @@ CPU_STEPS = (
     Small(2, 256, 704, 4096, 256, 4, dtype="float32"),
     Small(3, 512, 1408, 4096, 256, 2, dtype="float32"),
     Small(4, 192, 512, 2048, 512, 4, dtype="float32", kv_share=3),
+    Small(4, 448, 896, 4096, 128, 1, accumulate=4, remat="save_qkv_proj"),
+    Small(2, 192, 512, 8192, 128, 2, accumulate=4, head_dim=32),
+    Small(6, 256, 896, 24_576, 128, 8),
+    Small(4, 256, 704, 16_384, 256, 2, accumulate=4, dtype="float32"),
+    Small(6, 320, 640, 2048, 512, 2, dtype="float32", remat="minimal_with_context", head_dim=32),
+    Small(2, 640, 1728, 2048, 128, 2, accumulate=2, dtype="float32", remat="full", head_dim=128),
+    Small(8, 384, 768, 8192, 256, 2),
+    Small(2, 896, 2368, 24_576, 128, 1, dtype="float32"),
 )
 # Such that a GPU is busy, and that products, attention, loops over memory and the optimizer weigh differently.
 GPU_STEP = Small(2, 4096, 14_336, 32_768, 4096, 2, kv_share=4, head_dim=128, scan=False)
@@ -112,12 +120,15 @@ GPU_STEPS = (
 TOGETHER, TOGETHER_32 = Small(2, 256, 704, 4096, 256, 2), Small(2, 384, 1024, 8192, 256, 1, dtype="float32")
 LONGER_32, WIDER = Small(4, 192, 512, 2048, 512, 2, dtype="float32"), Small(2, 256, 704, 16_384, 256, 2)
 LARGER = Small(2, 512, 1408, 16_384, 256, 1)
+PASSES = Small(2, 640, 1280, 4096, 128, 2, accumulate=2)
+SHORT = Small(6, 256, 896, 2048, 256, 1, remat="full")
 # Of so many virtual devices: a model, and the axes of the mesh that halve.
 STEPS_TOGETHER: dict[int, tuple[tuple[Small, dict[str, int]], ...]] = {
     2: ((TOGETHER, {"data": 2}), (TOGETHER, {"fsdp": 2}), (TOGETHER_32, {"tensor": 2}), (LONGER_32, {"data": 2}),
-        (WIDER, {"fsdp": 2})),
+        (WIDER, {"fsdp": 2}), (PASSES, {"pipeline": 2}), (TOGETHER, {"context": 2}), (PASSES, {"tensor": 2}),
+        (LARGER, {"fsdp": 2})),
     4: ((TOGETHER, {"data": 4}), (TOGETHER_32, {"fsdp": 2, "tensor": 2}), (LONGER_32, {"data": 4}),
-        (WIDER, {"fsdp": 4})),
+        (WIDER, {"fsdp": 4}), (SHORT, {"data": 4}), (LARGER, {"fsdp": 2, "tensor": 2})),
 }  # fmt: skip
 
 
