@@ -1,6 +1,6 @@
 """The model of time on this CPU: predicted against measured steps of configurations that calibrating has not seen.
 
-    python bench/time_model.py [--rounds 3] [--only 4] [--seed 1]     (about 25 minutes on two quiet cores)
+    python bench/time_model.py [--rounds 3] [--only 4] [--seed 1]   (about 7 minutes a round on two quiet cores)
 
 Each round measures all that `seatrial calibrate --cpu` does, and between it the steps of `drawn` configurations, each
 in processes of its own that are started as the launcher starts trainers. So whatever else the machine does falls on all
