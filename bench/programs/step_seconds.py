@@ -22,7 +22,7 @@ def main() -> None:
 
     from seatrial.train.startup import use_cpu
 
-    use_cpu(devices)
+    use_cpu(devices, spec.topology.num_nodes)
     if spec.topology.num_nodes > 1:
         jax.distributed.initialize(
             coordinator_address=coordinator, num_processes=spec.topology.num_nodes, process_id=int(number)

@@ -417,7 +417,7 @@ def main() -> int:
     from seatrial.train.startup import use_cpu
 
     if given.cpu_devices:
-        use_cpu(given.cpu_devices)
+        use_cpu(given.cpu_devices, given.processes)
     if given.processes > 1:
         jax.distributed.initialize(
             coordinator_address=given.coordinator, num_processes=given.processes, process_id=given.process

@@ -62,21 +62,22 @@ def now(doing: str) -> str:
     return f"start-up: now {doing}"
 
 
-def use_cpu(devices: int) -> None:
-    """Makes processors the devices, so many virtual ones; must come before JAX is first used.
+def use_cpu(devices: int, processes: int) -> None:
+    """Makes processors the devices, so many virtual ones in each process; must come before JAX is first used.
 
-    The thread that calls a program for one device runs it, instead of one of XLA's: only the main thread's malloc keeps
-    a step's buffer for the next, however large; those of others map it and unmap it each time.
+    Where there is one, the thread that calls a program runs it, instead of one of XLA's: only the main thread's malloc
+    keeps a step's buffer for the next, however large; those of others map it and unmap it each time. Of several
+    processes each must see that another has died, and the main thread cannot while it waits for it.
     """
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    jax.config.update("jax_cpu_enable_async_dispatch", devices * processes > 1)
 
 
 def connect(spec: RunSpec, place: Place) -> None:
     """Sets up devices and joins the other processes; must come before JAX is first used."""
     if place.cpu_devices is not None:
-        use_cpu(place.cpu_devices)
+        use_cpu(place.cpu_devices, place.num_processes)
     if place.num_processes > 1:
         # In a pod JAX would ask the cluster for what it is given here, and warns that it cannot.
         warnings.filterwarnings("ignore", message=r"\s*Kubernetes environment detected")
