@@ -72,6 +72,20 @@ def test_a_mesh_splits_the_work_and_changes_none_of_it() -> None:
         assert sum(product.flops for product in split.products) == pytest.approx(total / sizes, rel=1e-9)
 
 
+def test_our_own_pipeline_goes_through_its_head_once_a_step() -> None:
+    """With all micro-batches together, of which each stage takes its share of the tokens (`train.pipeline.forward`)."""
+    alone, staged = (
+        work_of(spec_of("llama3.1-8b", 1, 8192, "none", accumulate=8, **mesh), "native")
+        for mesh in ({}, {"pipeline": 4})
+    )
+    heads = [[each for each in work.products if each.is_head] for work in (alone, staged)]
+    assert [sum(each.times for each in head) for head in heads] == [3 * 8, 3]
+    assert [sum(each.flops for each in head) for head in heads] == pytest.approx(
+        [sum(each.flops for each in heads[0]), sum(each.flops for each in heads[0]) / 4]
+    )
+    assert staged.moved.head < alone.moved.head / 4  # the tables' gradients are not added up over micro-batches
+
+
 def test_a_preference_is_two_sequences_and_makes_its_logits_twice() -> None:
     plain = spec_of("llama3.1-8b", 1, 8192)
     pairs = replace(plain, objective=Objective(kind="dpo"))

@@ -133,7 +133,8 @@ class Loop:
                 self.profile.start()
                 self.settled = time.monotonic()
             votes = vote(self.trainer.mesh, stop=requests.stop, save=self.checkpoints.overdue(time.monotonic()))
-            sent = Sent(number=number, numbers=self.dispatch(votes), data_seconds=self.waited)
+            self.state, numbers = self.program(self.state, self.batch, votes)
+            sent = Sent(number=number, numbers=numbers, data_seconds=self.waited)
             self.settle()
             self.sent = sent
             if sent.is_done:  # a program for one CPU device runs within its call
@@ -149,14 +150,6 @@ class Loop:
         self.profile.stop()
         self.checkpoints.wait()
         return self.ending or Ending(reason="completed", exit_code=0, text="training completed")
-
-    def dispatch(self, votes: jax.Array) -> dict[str, Any]:
-        """Starts a step; its numbers. Raises JaxRuntimeError where it fails within the call."""
-        try:
-            self.state, numbers = self.program(self.state, self.batch, votes)
-        except ValueError as error:  # JAX's, of a program that runs within its call
-            raise jax.errors.JaxRuntimeError(str(error)) from error
-        return dict(numbers)
 
     def fetch(self, number: int) -> None:
         """Gets the batch of a step while the step before it runs; only time beyond that step counts as waiting."""

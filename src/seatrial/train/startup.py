@@ -66,8 +66,8 @@ def use_cpu(devices: int, processes: int) -> None:
     """Makes processors the devices, so many virtual ones in each process; must come before JAX is first used.
 
     Where there is one, the thread that calls a program runs it, instead of one of XLA's: only the main thread's malloc
-    keeps a step's buffer for the next, however large; those of others map it and unmap it each time. Of several
-    processes each must see that another has died, and the main thread cannot while it waits for it.
+    keeps a step's buffer for the next, however large; those of others map it and unmap it each time. Not of several
+    processes: where one has died, the call of the others would raise ValueError, which is an error of the data.
     """
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
