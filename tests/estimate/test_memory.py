@@ -74,6 +74,18 @@ def test_the_state_alone_is_less_than_any_run_took(gib: float, spec: RunSpec) ->
     assert memory.per_device(spec, "native").state_bytes / GIB < gib
 
 
+def test_all_gradients_are_there_at_the_update() -> None:
+    """Where a table of positions is most of the model, no moment before it holds as much."""
+    small = replace(
+        MODELS["llama3.1-8b"], vocab_size=256, hidden_dim=2, num_layers=2, num_heads=1, num_kv_heads=1, head_dim=2,
+        ffn_dim=1, positions="learned", max_positions=1024,
+    )  # fmt: skip
+    spec = replace(spec_of("llama3.1-8b", 1, 2, accumulate=2, pipeline=2), model=small)
+    need = memory.per_device(spec, "native")
+    assert need.gradients_bytes >= 4 * 1024 * 2
+    assert need.state_bytes <= need.total_bytes
+
+
 def test_state_is_counted_by_hand() -> None:
     """A parameter is 4 bytes, its gradient 4, Adam's moments 8; ZeRO-1 splits only the moments, FSDP all of it."""
     parameters = flops.num_parameters(MODELS["llama2-7b"]) - MODELS["llama2-7b"].hidden_dim  # but the last norm

@@ -81,8 +81,8 @@ class OwnMemory:
             yield from self._scanned(gradient, kept)
         else:
             yield from self._unrolled(gradient, kept)
-        if (share := self._share_before_the_sum()) < 1:
-            yield gradient, 0.0, share * self._largest()
+        share = self._share_before_the_sum()
+        yield gradient, 0.0, share * self._largest() if share < 1 else 0.0
         if spec.precision.optimizer_dtype != "float32":  # moments of which a device has a part only, with ZeRO-1
             zero = spec.mesh["data"] if spec.parallelism.zero1 else 1
             yield gradient + self._added(), 0.0, 2 * self._largest() / zero
