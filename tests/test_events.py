@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import events, recording
+from tests.helpers import streams
 
 EVENTS = [
     events.RunStarted(run="r", host="h", planned_steps=3, facts={"mesh": {"fsdp": 8}, "seconds": 1.5}),
@@ -119,3 +122,46 @@ def test_merge_orders_by_wall_time(tmp_path):
         writer.close()
     merged = recording.read_run(tmp_path)
     assert [event.wall_time for event in merged] == sorted(step * 10.0 + p for step in range(4) for p in range(3))
+
+
+def test_a_tail_reads_each_whole_line_once(tmp_path: Path) -> None:
+    path = tmp_path / "events-0.jsonl"
+    looked = events.Tail(path)
+    assert list(looked.read()) == []
+    lines = [events.dumps(events.Step(step=n, loss=math.inf)) + "\n" for n in range(3)]
+    with path.open("w") as file:
+        file.write(lines[0] + lines[1][:20])
+        file.flush()
+        assert [getattr(event, "step", None) for event in looked.read()] == [0]
+        assert list(looked.read()) == []
+        file.write(lines[1][20:] + lines[2])
+        file.flush()
+    assert [getattr(event, "step", None) for event in looked.read()] == [1, 2]
+
+
+@pytest.mark.timeout(20)
+def test_a_tail_neither_blocks_nor_reads_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(events, "HEAD_BYTES", 2_000)
+    path = tmp_path / "events.jsonl"
+    looked = events.Tail(path)
+    assert list(looked.read()) == []
+    os.mkfifo(path)
+    assert list(looked.read()) == []
+    path.unlink()
+    lines = [events.dumps(events.Step(step=step)) for step in range(5000)]
+    path.write_text("\n".join(["garbage", events.dumps(streams.started(streams.make_spec())), *lines]) + "\n")
+    found = list(looked.read())
+    assert isinstance(found[0], events.RunStarted)  # of a long file, the head
+    last = found[-1]
+    assert isinstance(last, events.Step)
+    assert last.step == 4999
+    assert len(found) < 1000
+    with path.open("a") as file:
+        file.write(lines[0])
+    assert list(looked.read()) == []  # the line is not complete
+    with path.open("a") as file:
+        file.write("\n")
+    assert [event.step for event in looked.read() if isinstance(event, events.Step)] == [0]
+    path.write_bytes(b"\xff" * 100_000)
+    assert list(looked.read()) == []

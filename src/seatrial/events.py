@@ -10,19 +10,23 @@ import dataclasses
 import io
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from seatrial.runs.files import append_to, read_lines
+from seatrial.runs.files import append_to, open_regular, read_lines
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 VERSION = 1
+MOST_BYTES = 1 << 20  # of a file that grows, in one look: of more, the last
+HEAD_BYTES = 64 << 10  # in which a run says that it has started
 FIRST_CLOCK = 946_684_800.0  # the year 2000: a wall time before it counts seconds, or comes from no clock
 E = TypeVar("E", bound="Event")
 T = TypeVar("T")
@@ -335,3 +339,33 @@ def read_from(lines: Iterable[str]) -> Iterator[Event]:
         except ValueError:
             if line.endswith("\n"):
                 raise
+
+
+class Tail:
+    """The new events of a growing file that another user may have made: regular files only, and a bounded amount."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._file = path, 0, (0, 0)
+
+    def read(self) -> Iterator[Event]:
+        """The events whose lines were completed since the last look; of a file that is replaced, all over again."""
+        try:
+            with open_regular(self._path) as file:
+                found = os.fstat(file.fileno())
+                if (found.st_dev, found.st_ino) != self._file or found.st_size < self._offset:
+                    self._file, self._offset = (found.st_dev, found.st_ino), 0
+                parts = [b""]
+                if found.st_size - self._offset > MOST_BYTES:
+                    if self._offset == 0:
+                        parts.append(file.read(HEAD_BYTES).rpartition(b"\n")[0])
+                    self._offset = found.st_size - MOST_BYTES
+                    file.seek(self._offset)
+                    self._offset += len(file.readline(MOST_BYTES))
+                file.seek(self._offset)
+                complete, newline, _ = file.read(MOST_BYTES).rpartition(b"\n")
+        except OSError:  # not there yet, or nothing to be read
+            return
+        self._offset += len(complete) + len(newline)
+        for line in b"\n".join([*parts, complete]).decode("utf-8", "replace").split("\n"):
+            with suppress(ValueError):  # judging says what is wrong with a damaged line
+                yield loads(line)

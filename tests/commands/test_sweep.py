@@ -67,10 +67,26 @@ def test_a_measured_profile_goes_before_the_published_one(tmp_path: Path, monkey
     own = replace(published, origin="measured on 2026-11-25", low=0.9, high=1.1)
     path = device_profile.keep(own)
     assert path.parent == tmp_path
-    assert device_profile.measured("h100-sxm") == own
+    assert device_profile.measured("h100-sxm") == (own, ())
     planned = json.loads(seatrial("plan", str(RECIPE), "--format", "json", cwd=tmp_path).stdout)
     assert planned["expected"]["time"]["profile"] == "measured on 2026-11-25"
     assert "by measured on 2026-11-25" in seatrial("plan", str(RECIPE), "--all", cwd=tmp_path).stdout
     for broken in ("", "{}", "[1]", '{"v": 99}', path.read_text(encoding="utf-8")[:-40]):
         path.write_text(broken, encoding="utf-8")
-        assert device_profile.measured("h100-sxm") is None
+        found, (problem,) = device_profile.measured("h100-sxm")
+        assert found is None
+        assert problem.path == str(path)
+        assert ("another version" in problem.why) == ("99" in broken)
+
+
+@pytest.mark.parametrize("options", [(), ("--all",), ("--format", "json"), ("--sweep",)])
+def test_a_profile_of_another_version_is_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv(device_profile.FOLDER, str(tmp_path))
+    (tmp_path / "h100-sxm.json").write_text('{"v": 1}', encoding="utf-8")
+    done = seatrial("plan", str(RECIPE), *options, cwd=tmp_path)
+    assert done.returncode == 0
+    (line,) = [line for line in done.stderr.splitlines() if "h100-sxm.json" in line]
+    assert "another version" in line
+    assert "seatrial calibrate" in line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 import re
 from contextlib import closing, suppress
@@ -14,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from seatrial import events
-from seatrial.launch.display import ROWS, Tail, View
+from seatrial.launch.display import ROWS, View
 from seatrial.launch.progress import Ending, Progress
 
 
@@ -126,21 +125,6 @@ def test_before_the_first_step_it_says_which_phase_of_the_start_it_is(tmp_path: 
     assert re.findall(r"^([a-z ]+)  0:00:0\d", output.getvalue(), re.MULTILINE) == [
         "compiling the step", "running the first step",
     ]  # fmt: skip
-
-
-def test_a_tail_reads_each_whole_line_once(tmp_path: Path) -> None:
-    path = tmp_path / "events-0.jsonl"
-    tail = Tail(path)
-    assert tail.read() == []
-    lines = [events.dumps(events.Step(step=n, loss=math.inf)) + "\n" for n in range(3)]
-    with path.open("w") as file:
-        file.write(lines[0] + lines[1][:20])
-        file.flush()
-        assert [getattr(event, "step", None) for event in tail.read()] == [0]
-        assert tail.read() == []
-        file.write(lines[1][20:] + lines[2])
-        file.flush()
-    assert [getattr(event, "step", None) for event in tail.read()] == [1, 2]
 
 
 def test_steps_that_cannot_be_copied_here_are_shown_by_what_their_hosts_report(tmp_path: Path) -> None:

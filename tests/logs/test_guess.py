@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import logs, metrics, verdict
-from seatrial.events import Fault, RunStarted
+from seatrial.events import Fault, RunEnded, RunStarted
 from seatrial.verdict import Verdict
 from tests.helpers.log_cases import HERE, steps
 
@@ -243,6 +243,12 @@ def test_the_word_of_the_program_that_it_is_done_counts_if_the_guess_is_confirme
     assert judged(tmp_path, [*text, end], "generic").outcome == "pass"
     assert judged(tmp_path, [*text, end]).outcome == "inconclusive"
     assert judged(tmp_path, [*text[:-5], end, *text[-5:]], "generic").outcome == "inconclusive"
+
+
+@pytest.mark.parametrize("end", ["Training finished. All done, run complete.", "RUN COMPLETE; TRAINING DONE, FINISHED"])
+def test_a_line_that_says_it_twice_is_one_end(end: str, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("\n".join([*text_of("equals"), end]) + "\n")
+    assert sum(isinstance(each, RunEnded) for each in logs.read([tmp_path / "log.txt"])) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import events, metrics
-from seatrial.serve import following
-from seatrial.serve.following import Following, Tail
+from seatrial.serve.following import Following
 from tests.helpers import many_runs, streams
 from tests.helpers.many_runs import LiveRun
 
@@ -101,31 +100,3 @@ def test_a_run_that_is_over_or_unreadable_has_no_figures(tmp_path: Path) -> None
     (run.directory / "status.json").unlink()
     os.mkfifo(run.directory / "status.json")
     assert looking.look(time.time()) is None
-
-
-@pytest.mark.timeout(20)
-def test_a_tail_neither_blocks_nor_reads_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "MOST_BYTES", 20_000)
-    monkeypatch.setattr(following, "HEAD_BYTES", 2_000)
-    path = tmp_path / "events.jsonl"
-    tail = Tail(path)
-    assert list(tail.read()) == []
-    os.mkfifo(path)
-    assert list(tail.read()) == []
-    path.unlink()
-    lines = [events.dumps(events.Step(step=step)) for step in range(5000)]
-    path.write_text("\n".join(["garbage", events.dumps(streams.started(streams.make_spec())), *lines]) + "\n")
-    found = list(tail.read())
-    assert isinstance(found[0], events.RunStarted)  # of a long file, the head
-    last = found[-1]
-    assert isinstance(last, events.Step)
-    assert last.step == 4999
-    assert len(found) < 1000
-    with path.open("a") as file:
-        file.write(lines[0])
-    assert list(tail.read()) == []  # the line is not complete
-    with path.open("a") as file:
-        file.write("\n")
-    assert [event.step for event in tail.read() if isinstance(event, events.Step)] == [0]
-    path.write_bytes(b"\xff" * 100_000)
-    assert list(tail.read()) == []

@@ -9,6 +9,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from seatrial.errors import Problem
 from seatrial.estimate import hardware, time_profile
 from seatrial.estimate.time_profile import Profile
 from seatrial.runs.files import write_text
@@ -32,17 +33,39 @@ def profile_for(spec: RunSpec) -> Profile | None:
 
     A run that names no device takes this machine's processor, if that was measured.
     """
-    device = hardware.find(spec.topology.device)
-    if device is None and spec.topology.device not in (None, CPU):
-        return None
-    return measured(device.name if device else cpu_name()) or time_profile.published(device)
+    device, name = hardware.find(spec.topology.device), _name(spec)
+    return (measured(name)[0] if name else None) or time_profile.published(device)
 
 
-def measured(device: str) -> Profile | None:
-    """A profile that `calibrate` has written; one that cannot be read is none."""
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        return time_profile.from_dict(json.loads(_file(device).read_text(encoding="utf-8")))
-    return None
+def unused(spec: RunSpec) -> tuple[Problem, ...]:
+    """A warning where the run's device was measured, and its profile cannot be used."""
+    name = _name(spec)
+    return measured(name)[1] if name else ()
+
+
+def _name(spec: RunSpec) -> str | None:
+    """That of the run's device in its profile; None for one that is not known."""
+    if device := hardware.find(spec.topology.device):
+        return device.name
+    return cpu_name() if spec.topology.device in (None, CPU) else None
+
+
+def measured(device: str) -> tuple[Profile | None, tuple[Problem, ...]]:
+    """A profile that `calibrate` has written for this version; of one that cannot be read, a warning."""
+    path, why = _file(device), "it is no profile"
+    try:
+        return time_profile.from_dict(json.loads(path.read_text(encoding="utf-8"))), ()
+    except FileNotFoundError:
+        return None, ()
+    except OSError as error:
+        why = f"it cannot be read: {error.strerror}"
+    except time_profile.OtherVersion as error:
+        why = str(error)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    again = f"seatrial calibrate{' --cpu' if device.startswith(CPU) else ''}"
+    why += f", and is not used until `{again}` has measured again"
+    return None, (Problem(severity="warning", code="device-profile", path=str(path), why=why, fix=f"run {again}"),)
 
 
 def keep(profile: Profile) -> Path:

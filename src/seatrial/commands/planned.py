@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.commands.check import read_valid, spec_of
-from seatrial.commands.device_profile import profile_for
+from seatrial.commands.device_profile import profile_for, unused
 from seatrial.commands.run import RunRequest, plan_run
+from seatrial.console import warn
 from seatrial.errors import LaunchError, Problem
 from seatrial.launch.targets import checked, scripts, target, with_requests
 from seatrial.plan import Plan
@@ -62,6 +63,7 @@ def planned(request: RunRequest) -> PlannedRun:
         plan, missing = plan_run(request, spec, run_dir, site=site, on=where.on), ""
     except LaunchError as error:
         plan, missing = None, str(error)
+    warn(unused(spec), request.say)
     reckoned = expected(spec, request.engine, profile_for(spec))
     files = {**plan.files, **scripts(where, plan, run_dir)} if plan else {}
     return PlannedRun(asked=resolved, plan=plan, missing=missing, files=files, expected=reckoned)

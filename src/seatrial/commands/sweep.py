@@ -10,10 +10,10 @@ from typing import Any
 
 from seatrial.check import lint
 from seatrial.commands.check import read_valid, spec_of
-from seatrial.commands.device_profile import profile_for
+from seatrial.commands.device_profile import profile_for, unused
 from seatrial.commands.planned import action_of
 from seatrial.commands.run import RunRequest
-from seatrial.console import UNLIMITED, table
+from seatrial.console import UNLIMITED, table, warn
 from seatrial.errors import InputError
 from seatrial.estimate import hardware
 from seatrial.estimate.layouts import Candidate, Layouts, layouts, show
@@ -49,6 +49,7 @@ def sweep(request: RunRequest) -> Sweep:
     """Ranks the layouts of a run. Raises InputError where the configuration has errors or names no device."""
     resolved = read_valid(request.config, action=action_of(request), engine=request.engine, say=request.say)
     spec = spec_of(resolved)
+    warn(unused(spec), request.say)
     profile = profile_for(spec)
     if profile is None:
         why = "the layouts of a run are compared on its device, and it names none whose speed is known"

@@ -27,6 +27,10 @@ HEAD = "head/"  # before the kind of a product of the output head
 ATTENTION_FORWARD, ATTENTION_BACKWARD = "forward", "backward"
 
 
+class OtherVersion(ValueError):
+    """A profile whose constants mean something else."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rate:
     """Of matrix products in a format: FLOP/s of large ones, what each dimension seems to be larger by, for the operands
@@ -123,10 +127,10 @@ def as_dict(profile: Profile) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Profile:
-    """The inverse of `as_dict`. Raises ValueError, KeyError or TypeError for what is none of this version."""
+    """The inverse of `as_dict`. Raises OtherVersion; ValueError, KeyError or TypeError for what is no profile."""
     given = dict(data)
     if given.pop("v") != VERSION:
-        raise ValueError(f"the profile is not one of version {VERSION}")
+        raise OtherVersion("another version of Seatrial has measured it")
     given["products"] = {name: Rate(**rate) for name, rate in given["products"].items()}
     given["attention"] = {name: Rate(**rate) for name, rate in given["attention"].items()}
     given["fast"], given["slow"] = Link(**given["fast"]), Link(**given["slow"])

@@ -52,29 +52,6 @@ def watched(
         yield Following(deadlines or deadlines_for(spec), view.update, view.say)
 
 
-class Tail:
-    """The new events of a growing file, read from where the last look ended."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def read(self) -> list[events.Event]:
-        """The events whose lines were completed since the last call."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                complete, newline, _ = file.read().rpartition(b"\n")
-        except OSError:  # not there yet, or not to be read just now
-            return []
-        self._offset += len(complete) + len(newline)
-        found = []
-        for line in complete.decode("utf-8", "replace").split("\n"):
-            with suppress(ValueError):  # a damaged line is left to `judge`; the run goes on
-                found.append(events.loads(line))
-        return found
-
-
 class View:
     """The display of one run; a context manager, fed by `update`. Rank 0's events are the run's.
 
@@ -98,7 +75,7 @@ class View:
         self._to = say
         self._name = inert(name)
         self._planned = planned_steps
-        self._tail = Tail(run_dir / "events-0.jsonl")
+        self._tail = events.Tail(run_dir / "events-0.jsonl")
         self._started: events.RunStarted | None = None
         self._steps: list[events.Step] = []
         self._has_events, self._said_steps = has_events, 0

@@ -40,17 +40,25 @@ _LOGGED = (
     r"(?:[\[(]?[\w.<>/]{1,60}(?::[\w.<>]{1,60}){0,2}[\])]?(?:\s*[|:-]\s*|\]\s*)){0,2}"
     r"|[IN]\d{4} [\d:.]{8,18} {1,8}\d{1,9} [\w./]{1,60}:\d{1,6}\] )?"
 )
-# The program's own word that it is done, at the beginning of a line.
+
+
+def _without(words: Iterable[str]) -> str:
+    """A pattern that a line does not match in which one of these words stands."""
+    return f"(?-i:{''.join(f'(?!.*{word})' for word in words)})"
+
+
+# The program's own word that it is done, at the beginning of a line; of several words in it, the first here counts.
+_WORDS_OF_END = ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE")
 _DONE = tuple(
     note(
         "end",
         literal,
-        rf"(?i)^{_LOGGED}\W{{0,8}}(?:\[[^]]{{1,40}}\]\W{{0,4}})?"
+        rf"(?i)^{_without(_WORDS_OF_END[:position])}{_LOGGED}\W{{0,8}}(?:\[[^]]{{1,40}}\]\W{{0,4}})?"
         r"(?:(?:all |the |model )?(?:pre-?|fine-?)?(?:train(?:ing)?|tuning|run)"
         r"(?: (?:run|loop|process|job))?(?: (?:has|is|was))?(?: been)?(?: successfully)? (?:finished|completed?|done)\b"
         r"|(?:finished|completed|done)(?: with)? (?:the )?(?:pre-?|fine-?)?(?:training|tuning)\b)(?!.{0,80}\bepoch)",
     )
-    for literal in ("inished", "INISHED", "omplete", "OMPLETE", "one", "ONE")
+    for position, literal in enumerate(_WORDS_OF_END)
 )
 _STEP_OF = r"\b(?:step|iter(?:ation)?)s?[ _=:#-]{0,3}(?P<step>[1-9]\d{0,11})\b"
 # A run that goes on from a checkpoint, maybe of a step that is not named.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from seatrial.console import Say
 from seatrial.errors import InputError
-from seatrial.events import RunStarted, Step
-from seatrial.launch.display import QUIET_SECONDS, Tail
+from seatrial.events import RunStarted, Step, Tail
+from seatrial.launch.display import QUIET_SECONDS
 from seatrial.launch.follow import Following
 from seatrial.launch.progress import Progress
 from seatrial.publish import require_package

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,13 +14,11 @@ from seatrial.events import Checkpoint, Eval, Event, Fault, RunEnded, RunStarted
 from seatrial.launch.display import STARTING
 from seatrial.publish.last_steps import LastSteps
 from seatrial.runs.documents import Documents
-from seatrial.runs.files import open_regular, read_object
+from seatrial.runs.files import read_object
 from seatrial.runs.status import GOES_ON, STATUS_FILE, state_of
 from seatrial.spec import RunSpec
 from seatrial.verdict import show
 
-MOST_BYTES = 1 << 20  # of a file, in one look: of more, the last
-HEAD_BYTES = 64 << 10  # in which a run says that it has started
 TEXT_CHARACTERS = 160
 
 
@@ -61,42 +58,12 @@ class Live:
         return plain
 
 
-class Tail:
-    """The new lines of a growing file that another user may have made: regular files only, and a bounded amount."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._file = path, 0, (0, 0)
-
-    def read(self) -> Iterator[Event]:
-        """The events whose lines were completed since the last look; of a file that is replaced, all over again."""
-        try:
-            with open_regular(self._path) as file:
-                found = os.fstat(file.fileno())
-                if (found.st_dev, found.st_ino) != self._file or found.st_size < self._offset:
-                    self._file, self._offset = (found.st_dev, found.st_ino), 0
-                parts = [b""]
-                if found.st_size - self._offset > MOST_BYTES:
-                    if self._offset == 0:
-                        parts.append(file.read(HEAD_BYTES).rpartition(b"\n")[0])
-                    self._offset = found.st_size - MOST_BYTES
-                    file.seek(self._offset)
-                    self._offset += len(file.readline(MOST_BYTES))
-                file.seek(self._offset)
-                complete, newline, _ = file.read(MOST_BYTES).rpartition(b"\n")
-        except OSError:  # not there yet, or nothing to be read
-            return
-        self._offset += len(complete) + len(newline)
-        for line in b"\n".join([*parts, complete]).decode("utf-8", "replace").split("\n"):
-            with suppress(ValueError):  # judging says what is wrong with a damaged line
-                yield events.loads(line)
-
-
 class Following:
     """One run, from look to look."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._tails = [Tail(run_dir / f"events-{name}.jsonl") for name in ("0", "launcher")]
+        self._tails = [events.Tail(run_dir / f"events-{name}.jsonl") for name in ("0", "launcher")]
         self._spec: RunSpec | None = None
         with suppress(InputError):
             self._spec = Documents(run_dir).spec()
