@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -132,12 +133,29 @@ def test_the_first_state_is_the_same_when_compiled_in_half_the_time(monkeypatch:
     jax.tree.map(np.testing.assert_array_equal, made, make_trainer(spec, make_mesh(spec, alone)).init())
 
 
-def test_a_level_in_the_flags_of_xla_is_that_of_the_first_state_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trainer.init_options("cuda") is None
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_steps_are_the_same_to_the_bit_at_a_lower_level(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    spec, ends = make_spec(precision=Precision(compute_dtype=dtype)), []
+    for level in (trainer.LEVEL_OF_STEPS, 3):  # XLA's own
+        monkeypatch.setattr(trainer, "LEVEL_OF_STEPS", level)
+        made = make_trainer(spec, make_mesh(spec, jax.devices()[:1]))
+        state = begun(spec, made)
+        for number in range(2):
+            source = RandomSource(spec.model.vocab_size, spec.batch.sequence_length)
+            first = number * spec.batch.global_batch_size
+            state, _ = made.step(state, make_batch(source, first, made.batch_shape, made.batch_shardings))
+        ends.append(jax.tree.map(np.asarray, state))
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+def test_a_level_in_the_flags_of_xla_is_that_of_all_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = (partial(trainer.compiler_options, make_spec()), trainer.init_options)
+    assert [options_on("cuda") for options_on in options] == [{}, {}]
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-    assert trainer.init_options("cpu") is None
+    assert [options_on("cpu") for options_on in options] == [{"xla_backend_optimization_level": "0"}] * 2
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/tmp/x")
-    assert trainer.init_options("cpu") == {"xla_backend_optimization_level": 1}
+    assert [options_on("cpu")["xla_backend_optimization_level"] for options_on in options] == [2, 1]
 
 
 def test_the_loss_moves_enough_for_the_comparison_to_mean_something() -> None:

@@ -226,9 +226,7 @@ class Checkpoints:
 
     def _with_fresh(self, params: Mapping[str, jax.Array]) -> State:
         """These parameters, with the rest of the state as it is before the first step."""
-        others = {name: value for name, value in self._trainer.state_shardings.items() if name != "params"}
-        begin = jax.jit(lambda: {n: x for n, x in self._trainer.init().items() if n in others}, out_shardings=others)
-        return self._tree({**params, **checkpoint_files.named_leaves(begin())})
+        return self._tree({**params, **checkpoint_files.named_leaves(self._trainer.rest())})
 
     # --- saving -------------------------------------------------------------------------------------------------------
 

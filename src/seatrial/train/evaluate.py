@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from seatrial import events
@@ -37,8 +36,8 @@ class Evaluator:
 
     def compiled(self, params: Any, batch: Batch) -> Evaluator:
         """The same, compiled for parameters and batches like these."""
-        program = jax.jit(self.trainer.loss).lower(params, batch).compile()
-        return replace(self, trainer=replace(self.trainer, loss=program))
+        loss: Any = self.trainer.loss  # which `jax.jit` has made
+        return replace(self, trainer=replace(self.trainer, loss=loss.lower(params, batch).compile()))
 
     def batches_after(self, done: int) -> int:
         """How many batches are evaluated after this many steps; 0: none."""

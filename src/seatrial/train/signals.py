@@ -63,8 +63,9 @@ def compile_step(trainer: Trainer, state: State, batch: Batch) -> Any:
     """
 
     def step(state: State, batch: Batch, votes: jax.Array) -> tuple[State, Metrics]:
-        state, numbers = trainer.step(state, batch)
+        state, numbers = trainer.bare_step(state, batch)
         return state, numbers | {VOTES: jnp.max(votes, axis=0)}
 
     votes = vote(trainer.mesh, stop=False, save=False)
-    return jax.jit(step, donate_argnums=0).lower(state, batch, votes).compile()
+    program = jax.jit(step, donate_argnums=0, compiler_options=dict(trainer.options))
+    return program.lower(state, batch, votes).compile()

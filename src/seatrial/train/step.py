@@ -36,13 +36,18 @@ TOKENS = ("pipeline", *DATA)  # and those that split the tokens of which a loss 
 TABLES = ("embedding", "head")
 
 
-class State(TypedDict):
-    """What a step changes. `slots`: for each of the optimizer's, a tree like the parameters."""
+class Rest(TypedDict):
+    """A state without its parameters. `slots`: for each of the optimizer's, a tree like them."""
 
     step: jax.Array  # int32
-    params: Params
     slots: dict[str, Params]
     amax: NotRequired[fp8.Amax]  # histories, where fp8 scales are delayed
+
+
+class State(Rest):
+    """What a step changes."""
+
+    params: Params
 
 
 @dataclass(frozen=True, kw_only=True)

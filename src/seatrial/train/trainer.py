@@ -24,25 +24,33 @@ from seatrial.train.optimizer import Tensor, make_optimizer, tensor_of
 from seatrial.train.params import Params, chunks_per_stage, declare, initialize, layer_order, placed, placements
 from seatrial.train.precision import DTYPES, products_for
 from seatrial.train.remat import make_remat
-from seatrial.train.step import Batch, Metrics, Setup, State, answers_of, loss_of, train_step
+from seatrial.train.step import Batch, Metrics, Rest, Setup, State, answers_of, loss_of, train_step
 from seatrial.xla_flags import flags_of, known
 
-# The first state is made once: to compile half as long is worth more than a fast program. Its numbers are the same.
-LEVEL, LEVEL_OF_INIT = "xla_backend_optimization_level", 1
+# How much XLA optimizes for a CPU, where it would by itself at level 3. The numbers are the same, to the bit. Steps are
+# as fast at 2, and compile in two thirds of the time; the first state is made once, so that 1 is enough for it.
+LEVEL, LEVEL_OF_STEPS, LEVEL_OF_INIT = "xla_backend_optimization_level", 2, 1
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """What a run computes, as pure functions compiled for a mesh, and the placements of what they take."""
+    """What a run computes, as pure functions compiled for a mesh, and the placements of what they take.
+
+    They are compiled with `options` of XLA, which JAX takes for no program that is a part of another one: `bare_step`
+    is the step for those of which it is a part.
+    """
 
     mesh: Mesh
     init: Callable[[], State]
+    rest: Callable[[], Rest]  # of the first state: without its parameters
     step: Callable[[State, Batch], tuple[State, Metrics]]
+    bare_step: Callable[[State, Batch], tuple[State, Metrics]]
     loss: Callable[[Params, Batch], tuple[jax.Array, jax.Array]]  # → (sum, amount), without dropout
     answers: Callable[[Params, Batch], jax.Array]  # → Σ weight · log p of each sequence [A, B], likewise
     state_shardings: Any
     batch_shardings: Mapping[str, NamedSharding]
     batch_shape: tuple[int, int, int]
+    options: Mapping[str, Any]
 
 
 def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
@@ -57,38 +65,53 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     batch = dict.fromkeys(fields_of(spec), sharding.partition_spec(sharding.batch_dims(setup.decoder.rules)))
     everywhere = sharding.partition_spec(())
 
-    def program(function: Callable[..., Any], inputs: Any, outputs: Any, **options: Any) -> Callable[..., Any]:
-        local = jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
-        return jax.jit(local, compiler_options=compiler_options(spec, backend), **options)
+    options, of_init = compiler_options(spec, backend), init_options(backend)
+
+    def local(function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+        return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+    def program(function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+        return jax.jit(local(function, inputs, outputs), compiler_options=options)
 
     def on_mesh(specs: Any) -> Any:
         return jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
 
     A, B, T = spec.accumulation_steps, spec.sequences_per_step, spec.batch.sequence_length
+    whole, rest = on_mesh(state), on_mesh({name: specs for name, specs in state.items() if name != "params"})
+    step = local(partial(train_step, setup=setup), (state, batch), (state, everywhere))
     return Trainer(
         mesh=mesh,
-        init=jax.jit(partial(first_state, setup), out_shardings=on_mesh(state), compiler_options=init_options(backend)),
-        step=program(partial(train_step, setup=setup), (state, batch), (state, everywhere), donate_argnums=0),
+        init=jax.jit(partial(first_state, setup), out_shardings=whole, compiler_options=of_init),
+        rest=jax.jit(partial(first_rest, setup), out_shardings=rest, compiler_options=of_init),
+        step=jax.jit(step, donate_argnums=0, compiler_options=options),
+        bare_step=step,
         loss=program(partial(loss_of, setup=without_dropout), (state["params"], batch), everywhere),
         answers=program(partial(answers_of, setup=without_dropout), (state["params"], batch), everywhere),
-        state_shardings=on_mesh(state),
+        state_shardings=whole,
         batch_shardings=on_mesh(batch),
         batch_shape=(A, B // A, T),
+        options=options,
     )
 
 
-def compiler_options(spec: RunSpec, backend: str) -> dict[str, Any] | None:
+def compiler_options(spec: RunSpec, backend: str) -> dict[str, Any]:
     """Options of XLA for a run's programs, where this jaxlib knows them and the configuration does not set them."""
+    if backend == "cpu":
+        return _level(LEVEL_OF_STEPS)
     if backend != "cuda" or not spec.precision.quantization:
-        return None
+        return {}
     accepted = known({name: str(value) for name, value in fp8.OPTIONS.items()}) - spec.execution.xla_flags.keys()
-    return {name: value for name, value in fp8.OPTIONS.items() if name in accepted} or None
+    return {name: value for name, value in fp8.OPTIONS.items() if name in accepted}
 
 
-def init_options(backend: str) -> dict[str, Any] | None:
-    """Options of XLA for the program of the first state, unless XLA_FLAGS say otherwise."""
-    is_given = LEVEL in flags_of(os.environ.get("XLA_FLAGS", ""))
-    return {LEVEL: LEVEL_OF_INIT} if backend == "cpu" and not is_given else None
+def init_options(backend: str) -> dict[str, Any]:
+    """Options of XLA for the program of the first state."""
+    return _level(LEVEL_OF_INIT) if backend == "cpu" else {}
+
+
+def _level(otherwise: int) -> dict[str, Any]:
+    """The level of optimization that XLA_FLAGS name, else this one."""
+    return {LEVEL: flags_of(os.environ.get("XLA_FLAGS", "")).get(LEVEL, otherwise)}
 
 
 def make_setup(spec: RunSpec, backend: str, *, fp8_units: bool = False) -> Setup:
@@ -144,16 +167,19 @@ def state_layout(setup: Setup) -> dict[str, Any]:
 
 def first_state(setup: Setup) -> State:
     """The state that training begins with."""
-    spec, layout = setup.spec, state_layout(setup)
+    spec = setup.spec
+    params = initialize(setup.declarations, spec.seed, DTYPES[spec.precision.params_dtype])
+    return State(params=placed(params, spec), **first_rest(setup))
+
+
+def first_rest(setup: Setup) -> Rest:
+    """That state without its parameters."""
+    layout = state_layout(setup)
 
     def zeros(tree: Any, dtype: jnp.dtype) -> Any:
         return jax.tree.map(lambda tensor: jnp.zeros(tensor.shape, dtype), tree)
 
-    state = State(
-        step=jnp.int32(0),
-        params=placed(initialize(setup.declarations, spec.seed, DTYPES[spec.precision.params_dtype]), spec),
-        slots=zeros(layout["slots"], DTYPES[spec.precision.optimizer_dtype]),
-    )
+    rest = Rest(step=jnp.int32(0), slots=zeros(layout["slots"], DTYPES[setup.spec.precision.optimizer_dtype]))
     if "amax" in layout:
-        state["amax"] = zeros(layout["amax"], jnp.float32)
-    return state
+        rest["amax"] = zeros(layout["amax"], jnp.float32)
+    return rest
