@@ -129,7 +129,7 @@ def test_the_first_state_is_the_same_when_compiled_in_half_the_time(monkeypatch:
     spec, alone = make_spec(), jax.devices()[:1]
     monkeypatch.delenv("XLA_FLAGS", raising=False)  # the tests' own ones compile everything quickly
     made = make_trainer(spec, make_mesh(spec, alone)).init()
-    monkeypatch.setattr(trainer, "LEVEL_OF_INIT", 3)  # XLA's own
+    monkeypatch.setattr(trainer, "LEVEL_OF_INIT", trainer.MOST)
     jax.tree.map(np.testing.assert_array_equal, made, make_trainer(spec, make_mesh(spec, alone)).init())
 
 
@@ -137,8 +137,8 @@ def test_the_first_state_is_the_same_when_compiled_in_half_the_time(monkeypatch:
 def test_steps_are_the_same_to_the_bit_at_a_lower_level(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     spec, ends = make_spec(precision=Precision(compute_dtype=dtype)), []
-    for level in (trainer.LEVEL_OF_STEPS, 3):  # XLA's own
-        monkeypatch.setattr(trainer, "LEVEL_OF_STEPS", level)
+    for level in (trainer.LEVEL_OF_STEPS, trainer.MOST):
+        monkeypatch.setattr(trainer, "level_of_steps", lambda _, level=level: level)
         made = make_trainer(spec, make_mesh(spec, jax.devices()[:1]))
         state = begun(spec, made)
         for number in range(2):
@@ -147,6 +147,19 @@ def test_steps_are_the_same_to_the_bit_at_a_lower_level(dtype: Any, monkeypatch:
             state, _ = made.step(state, make_batch(source, first, made.batch_shape, made.batch_shardings))
         ends.append(jax.tree.map(np.asarray, state))
     jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "execution", "level"),
+    [
+        ("bfloat16", Execution(remat="none"), 3), ("bfloat16", Execution(remat="minimal_with_context"), 3),
+        ("bfloat16", Execution(remat="full"), 2), ("bfloat16", Execution(remat="none", scan_layers=False), 2),
+        ("float32", Execution(remat="none"), 2),
+    ],
+)  # fmt: skip
+def test_a_loop_that_keeps_what_is_in_its_layers_is_optimized_most(dtype: Any, execution: Any, level: int) -> None:
+    spec = make_spec(execution=execution, precision=Precision(compute_dtype=dtype))
+    assert trainer.level_of_steps(spec) == level
 
 
 def test_a_level_in_the_flags_of_xla_is_that_of_all_programs(monkeypatch: pytest.MonkeyPatch) -> None:
