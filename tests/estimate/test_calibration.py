@@ -58,6 +58,13 @@ def run(dice: random.Random, dtype: str, processes: int = 1, **mesh: int) -> Run
     )  # fmt: skip
 
 
+def two_each(dice: random.Random) -> RunSpec:
+    """In two processes with two devices each."""
+    fast, spec = MeshShape(tensor=2), run(dice, "bfloat16", 2, data=2)
+    topology, parallelism = replace(spec.topology, devices_per_node=2), replace(spec.parallelism, within_node=fast)
+    return replace(spec, topology=topology, parallelism=parallelism)
+
+
 def device(dice: random.Random) -> Profile:
     def rate(of: float) -> Rate:
         small = {name: dice.uniform(4, 60) for name in "mkn"}
@@ -79,7 +86,7 @@ def device(dice: random.Random) -> Profile:
         device="made-up", origin="here", products=products, attention=attention, memory_bytes_per_second=memory,
         moved=dict.fromkeys(("bfloat16", "float32"), memory * dice.uniform(0.3, 1)),
         optimizer_bytes_per_second=memory * dice.uniform(0.6, 1.1), fast=link, slow=link, domain=0,
-        launch_seconds=dice.uniform(1e-6, 2e-5), shared=shared, apart=dice.uniform(0.9, 1.2), host=True,
+        launch_seconds=dice.uniform(1e-6, 2e-5), shared=shared, apart={1: dice.uniform(0.9, 1.2), 2: dice.uniform(1.3, 2.0)}, host=True,
     )  # fmt: skip
 
 
@@ -121,6 +128,7 @@ def measurements(dice: random.Random, real: Profile, noise: float) -> Measuremen
                 *(run(dice, dtype) for dtype in formats for _ in range(4)),
                 *(run(dice, "bfloat16", **{axis: n}) for n in (2, 4) for axis in ("data", "fsdp")),
                 *(run(dice, "bfloat16", 2, **{axis: 2}) for axis in ("data", "fsdp")),
+                *(two_each(dice) for _ in range(3)),
             )
         ),
         memory_bytes_per_second=real.memory_bytes_per_second,
@@ -147,6 +155,8 @@ def test_steps_that_were_not_measured_are_predicted(seed: int) -> None:
         specs = [run(dice, "bfloat16", processes, **mesh) for mesh in meshes]
         together = [seconds(spec, found) / seconds(spec, real) - 1 for spec in specs]
         assert statistics.median(map(abs, together)) < 0.10
+    apart = [seconds(spec, found) / seconds(spec, real) - 1 for spec in (two_each(dice) for _ in range(40))]
+    assert statistics.median(map(abs, apart)) < 0.10
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -242,7 +242,7 @@ def test_no_rate_no_time() -> None:
 
 def test_a_profile_survives_being_written() -> None:
     assert PROFILE is not None
-    own = replace(PROFILE, shared={"optimizer": {1: 1.0, 4: 3.5}})
+    own = replace(PROFILE, shared={"optimizer": {1: 1.0, 4: 3.5}}, apart={1: 1.1, 2: 1.5})
     assert time_profile.from_dict(time_profile.as_dict(own)) == own
     with pytest.raises(ValueError, match="version"):
         time_profile.from_dict({**time_profile.as_dict(own), "v": 99})
@@ -253,10 +253,11 @@ def test_devices_that_share_a_processor_are_slower_together() -> None:
     assert [own.slowdown("attention", n) for n in (1, 2, 4, 8, 16)] == pytest.approx([1, 2, 4, 8, 16])
     assert own.slowdown("optimizer", 8) == 1.0
     spec = topology(4, 2, {"fsdp": 4}, {"data": 2})
-    alone, together, apart = (timed(spec, profile).seconds for profile in (PLAIN, own, replace(own, apart=1.5)))
+    alone, together, apart = (timed(spec, profile).seconds for profile in (PLAIN, own, replace(own, apart={1: 1.5})))
     assert together["attention"] == pytest.approx(8 * alone["attention"])
     assert together["matrix products"] == pytest.approx(alone["matrix products"])
     assert apart["matrix products"] == pytest.approx(1.5 * alone["matrix products"])
+    assert [replace(own, apart={1: 1.2, 4: 1.5}).slowdown_apart(spec), own.slowdown_apart(spec)] == [1.5, 1.0]
 
 
 def test_on_a_processor_attention_goes_by_blocks() -> None:

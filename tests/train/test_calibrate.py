@@ -93,7 +93,7 @@ def test_the_loops_of_memory_are_measured(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_step_of_a_mesh_is_timed_and_can_be_predicted() -> None:
     small = calibrate.Small(1, 64, 128, 256, 32, 1)
     for mesh in ({}, {"fsdp": 2}):
-        spec = small.spec(**mesh)
+        spec = small.spec(mesh)
         seconds = calibrate.step_seconds(spec, runs=2)
         step = MeasuredStep(spec=from_dict(json.loads(json.dumps(to_dict(spec)))),
                             seconds=seconds)  # fmt: skip

@@ -35,8 +35,8 @@ from seatrial.spec import from_dict
 TIME_LIMIT_SECONDS = 1200.0  # of each process; two quiet cores take some minutes for all
 ENDS_SECONDS = 60.0  # how long a process may take to end after the first one has
 BUSY = 0.5  # of the cores in use before anything is measured
-# Virtual devices and processes that are measured together, as runs have them.
-CPU_DEVICES = ((1, 1), (2, 1), (4, 1), (1, 2))
+# Virtual devices of each process, and processes, that are measured together, as runs have them.
+CPU_DEVICES = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2))
 
 
 T = TypeVar("T", MeasuredProduct, MeasuredAttention)

@@ -35,6 +35,7 @@ OF_NODE = 0  # the fast links connect the devices of a node
 # (`bench/time_model.py`).
 LOW, HIGH, CERTAINTY = 0.82, 1.17, "26 of 28 measured steps on one processor"
 MOST_SMALL, MOST_HEAD = 300.0, 600.0  # that a product's dimension or a head can seem to be larger by
+LEAST_LEFT = 0.2  # of a measured step, beside its collectives
 MOST_FACTOR = 10.0  # between an operator measured alone and within a step
 # How much one operator's measurement weighs beside a step's; and a guess: a loop over memory is none of the loops of
 # layers, and between two kernels there is a gap of some microseconds.
@@ -275,9 +276,13 @@ def _together(profile: Profile, found: Measurements) -> Profile:
 
 def _apart(profile: Profile, steps: Sequence[MeasuredStep]) -> Profile:
     """How much longer processes of their own compute, and how fast the links between them are in whole steps, where
-    they are not used in turns as one collective after the other is; fsdp's by themselves."""
+    they are not used in turns as one collective after the other is; fsdp's by themselves.
+
+    All that from processes with a device each. Those with several take so many times as long again.
+    """
     rows: list[list[float]] = []
-    for step in steps:
+    alone = [step for step in steps if step.spec.topology.devices_per_node == 1]
+    for step in alone:
         if time := predict(step.spec, OWN, profile):
             links, gathers = _links(time), time.seconds.get(FSDP, 0.0)
             parts = (time.step_seconds - links, links - gathers, gathers)
@@ -290,7 +295,15 @@ def _apart(profile: Profile, steps: Sequence[MeasuredStep]) -> Profile:
     computing, passing, gathering = (max(factor, 1 / MOST_FACTOR) for factor in _least_squares(rows, goals))
     slow = replace(profile.slow, bytes_per_second=profile.slow.bytes_per_second / passing,
                    latency_seconds=profile.slow.latency_seconds * passing)  # fmt: skip
-    return replace(profile, apart=computing, slow=slow, links_apart={FSDP: gathering / passing})
+    profile = replace(profile, apart={1: computing}, slow=slow, links_apart={FSDP: gathering / passing})
+    longer: dict[int, list[float]] = {}
+    for step in (step for step in steps if step not in alone):
+        if time := predict(step.spec, OWN, profile):
+            computed = time.step_seconds - _links(time)
+            left = max(step.seconds - _links(time), LEAST_LEFT * step.seconds)
+            longer.setdefault(step.spec.topology.devices_per_node, []).append(left / computed)
+    several = {devices: computing * statistics.geometric_mean(found) for devices, found in longer.items()}
+    return replace(profile, apart={**profile.apart, **several})
 
 
 def _links(time: StepTime) -> float:
@@ -316,7 +329,7 @@ def _slowdowns(profile: Profile, found: Measurements, devices: int, steps: Seque
         links = _links(time) - time.seconds.get(FSDP, 0.0)
         seconds = {name: time.seconds.get(name, 0.0) * (waits if name in (MATRIX, ATTENTION, MOVED) else 1.0)
                    for name in names}  # fmt: skip
-        left = max(step.seconds - links, 0.2 * step.seconds)
+        left = max(step.seconds - links, LEAST_LEFT * step.seconds)
         rows.append([
             seconds[MATRIX] * alone[MATRIX] / left,
             seconds[ATTENTION] * alone[ATTENTION] / left,

@@ -66,7 +66,7 @@ def predict(spec: RunSpec, engine: str, profile: Profile | None) -> StepTime | N
     formats_known = all(profile.product(each.number_format, each.kind) for each in work.products)
     if not formats_known or profile.attention_rate(work.attention_format, ATTENTION_FORWARD) is None:
         return None
-    devices, apart = spec.topology.num_devices, profile.apart if spec.topology.num_nodes > 1 else 1.0
+    devices, apart = spec.topology.num_devices, profile.slowdown_apart(spec)
     slow = {name: profile.slowdown(name, devices) * apart for name in (MATRIX, ATTENTION, MOVED, OPTIMIZER)}
     computed = _computed(work, profile, slow)
     launches = work.kernels * profile.launch_seconds + profile.fixed_seconds

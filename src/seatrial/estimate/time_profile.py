@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seatrial.estimate.hardware import GB, Device
+from seatrial.spec import RunSpec
 
-VERSION = 4
+VERSION = 5
 HEAD = "head/"  # before the kind of a product of the output head
 ATTENTION_FORWARD, ATTENTION_BACKWARD = "forward", "backward"
 
@@ -70,9 +71,9 @@ class Profile:
     links connect. `hides`: by mesh axis the share of communication that computing can hide; `felt` is how much of the
     hidden time it takes all the same. `host`: a processor, on which our own trainer's program is another one (`Work`),
     and which its devices share. `shared`: for each part of a step, devices that are there at once → how much longer it
-    takes than on one alone; `apart`: how much longer than that where they are processes of their own; `links_apart`:
-    how much longer an axis communicates between those than the link says. `low` and `high`: between these multiples of
-    the estimate lie so many step times as `certainty` says.
+    takes than on one alone; `apart`: devices of each process → how much longer than that where there are several
+    processes; `links_apart`: how much longer an axis communicates between those than the link says. `low` and `high`:
+    between these multiples of the estimate lie so many step times as `certainty` says.
     """
 
     device: str
@@ -92,7 +93,7 @@ class Profile:
     felt: float = 0.0
     jitter: float = 0.0  # share of a step that is lost with each doubling of the nodes
     shared: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    apart: float = 1.0
+    apart: Mapping[int, float] = field(default_factory=dict)
     links_apart: Mapping[str, float] = field(default_factory=dict)
     low: float = 1.0
     high: float = 1.0
@@ -107,6 +108,13 @@ class Profile:
 
     def attention_rate(self, number_format: str, kind: str) -> Rate | None:
         return self.attention.get(f"{number_format}/{kind}", self.attention.get(number_format))
+
+    def slowdown_apart(self, spec: RunSpec) -> float:
+        """How much longer everything takes because a run has several processes."""
+        if spec.topology.num_nodes == 1:
+            return 1.0
+        fewer = [devices for devices in self.apart if devices <= spec.topology.devices_per_node]
+        return self.apart[max(fewer)] if fewer else 1.0
 
     def slowdown(self, part: str, devices: int) -> float:
         """How much longer a part takes on each of so many devices than on one; between measured ones by their ratio."""
@@ -137,6 +145,7 @@ def from_dict(data: Mapping[str, Any]) -> Profile:
     given["shared"] = {
         part: {int(devices): value for devices, value in values.items()} for part, values in given["shared"].items()
     }
+    given["apart"] = {int(devices): value for devices, value in given["apart"].items()}
     return Profile(**given)
 
 

@@ -16,7 +16,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ GPU_ATTENTION = ((2, 4096, 32, 8, 128), (1, 8192, 32, 8, 128), (4, 2048, 32, 8, 
 CPU_COLLECTIVES, GPU_COLLECTIVES = (1 << 16, 1 << 22, 1 << 24), (1 << 20, 1 << 24, 1 << 28)
 UPDATED = {"cpu": 1 << 23, "gpu": 1 << 28}  # parameters
 
+ALONE: dict[str, int] = {}  # no axis of the mesh
+
 
 @dataclasses.dataclass(frozen=True)
 class Small:
@@ -70,11 +72,10 @@ class Small:
     quantization: str | None = None
     scan: bool = True
 
-    def spec(self, processes: int = 1, **mesh: int) -> RunSpec:
-        """On a mesh, as many sequences on each replica; of several processes, between them."""
-        shape, alone = MeshShape(**mesh), MeshShape()
-        replicas, heads = shape.data * shape.fsdp, self.hidden // self.head_dim
-        within, across = (shape, alone) if processes == 1 else (alone, shape)
+    def spec(self, within: Mapping[str, int] = ALONE, across: Mapping[str, int] = ALONE) -> RunSpec:
+        """On a mesh `within` each process and `across` them, as many sequences on each replica."""
+        fast, slow = MeshShape(**within), MeshShape(**across)
+        replicas, heads = fast.data * fast.fsdp * slow.data * slow.fsdp, self.hidden // self.head_dim
         model = ModelSpec(
             name="calibration", vocab_size=self.words, hidden_dim=self.hidden, num_layers=self.layers, num_heads=heads,
             num_kv_heads=heads // self.kv_share, head_dim=self.head_dim, ffn_dim=self.ffn,
@@ -83,8 +84,8 @@ class Small:
             name="calibration", dialect="native", model=model, steps=10,
             batch=Batch(sequence_length=self.length, micro_batch_size=self.batch,
                         global_batch_size=self.batch * replicas * self.accumulate),
-            topology=Topology(num_nodes=processes, devices_per_node=within.product),
-            parallelism=Parallelism(within_node=within, across_nodes=across),
+            topology=Topology(num_nodes=slow.product, devices_per_node=fast.product),
+            parallelism=Parallelism(within_node=fast, across_nodes=slow),
             precision=Precision(compute_dtype=self.dtype, quantization=self.quantization),
             execution=Execution(remat=self.remat, scan_layers=self.scan),
         )  # fmt: skip
@@ -130,6 +131,13 @@ STEPS_TOGETHER: dict[int, tuple[tuple[Small, dict[str, int]], ...]] = {
     4: ((TOGETHER, {"data": 4}), (TOGETHER_32, {"fsdp": 2, "tensor": 2}), (LONGER_32, {"data": 4}),
         (WIDER, {"fsdp": 4}), (SHORT, {"data": 4}), (LARGER, {"fsdp": 2, "tensor": 2})),
 }  # fmt: skip
+
+
+# Of several processes with a device each, with the axes that divide between them; and with two each.
+STEPS_APART = ((TOGETHER, "data"), (TOGETHER_32, "fsdp"), (LARGER, "data"))
+STEPS_OF_TWO_EACH = (
+    (TOGETHER, {"tensor": 2}), (LONGER_32, {"tensor": 2}), (PASSES, {"tensor": 2}), (TOGETHER_32, {"data": 2}),
+)  # fmt: skip
 
 
 def seconds_of(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] | None = None) -> float:
@@ -364,12 +372,13 @@ def measure_steps(devices: int, backend: str) -> Iterator[dict[str, Any]]:
         has_fp8 = has_fp8_units(jax.devices()[0])
         specs = [small.spec() for small in GPU_STEPS if has_fp8 or not small.quantization]
     elif backend != "cpu":
-        specs = [GPU_STEP.spec(processes, **{axis: devices}) for axis in ("data", "fsdp", "tensor")]
-    elif processes > 1 or devices not in STEPS_TOGETHER:
-        pairs = ((TOGETHER, {"data": devices}), (TOGETHER_32, {"fsdp": devices}), (LARGER, {"data": devices}))
-        specs = [small.spec(processes, **mesh) for small, mesh in pairs]
+        specs = [GPU_STEP.spec({axis: devices}) for axis in ("data", "fsdp", "tensor")]
+    elif devices == processes:
+        specs = [small.spec(across={axis: processes}) for small, axis in STEPS_APART]
+    elif processes > 1:
+        specs = [small.spec(mesh, {"data": processes}) for small, mesh in STEPS_OF_TWO_EACH]
     else:
-        specs = [small.spec(**mesh) for small, mesh in STEPS_TOGETHER[devices]]
+        specs = [small.spec(mesh) for small, mesh in STEPS_TOGETHER.get(devices, ())]
     for spec in specs:
         yield {"spec": to_dict(spec), "seconds": step_seconds(spec)}
 
@@ -391,7 +400,7 @@ def measure() -> dict[str, Any]:
         "processes": jax.process_count(),
         "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
     }
-    if len(devices) > 1:
+    if len(devices) > 1 and 1 in (jax.local_device_count(), jax.process_count()):
         found["collectives"] = list(measure_collectives(on_cpu))
     if jax.process_count() == 1:
         found["products"] = list(measure_products(backend, on_cpu))
