@@ -86,7 +86,8 @@ def device(dice: random.Random) -> Profile:
         device="made-up", origin="here", products=products, attention=attention, memory_bytes_per_second=memory,
         moved=dict.fromkeys(("bfloat16", "float32"), memory * dice.uniform(0.3, 1)),
         optimizer_bytes_per_second=memory * dice.uniform(0.6, 1.1), fast=link, slow=link, domain=0,
-        launch_seconds=dice.uniform(1e-6, 2e-5), shared=shared, apart={1: dice.uniform(0.9, 1.2), 2: dice.uniform(1.3, 2.0)}, host=True,
+        launch_seconds=dice.uniform(1e-6, 2e-5), shared=shared, host=True,
+        apart={1: dice.uniform(0.9, 1.2), 2: dice.uniform(1.3, 2.0)},
     )  # fmt: skip
 
 
@@ -169,8 +170,9 @@ def test_a_collective_that_waits_for_a_timer_leaves_the_link_as_it_is(seed: int)
     collectives = tuple(
         replace(each, seconds=each.seconds * 100) if n == late else each for n, each in enumerate(whole.collectives)
     )
-    found = profile_of(replace(whole, collectives=collectives), device="made-up", origin="here", facts={})
-    assert 0.5 < found.slow.bytes_per_second / real.slow.bytes_per_second < 4
+    found, sound = (profile_of(replace(whole, collectives=each), device="made-up", origin="here", facts={})
+                    for each in (collectives, whole.collectives))  # fmt: skip
+    assert 0.5 < found.slow.bytes_per_second / sound.slow.bytes_per_second < 2
     specs = [run(dice, "bfloat16", 2, data=2) for _ in range(40)]
     off = [seconds(spec, found) / seconds(spec, real) - 1 for spec in specs]
     assert statistics.median(map(abs, off)) < 0.10
