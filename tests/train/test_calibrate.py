@@ -16,7 +16,7 @@ from seatrial.estimate.calibration import MeasuredStep
 from seatrial.estimate.memory import OWN
 from seatrial.estimate.time_model import predict
 from seatrial.estimate.time_profile import Link, Profile, Rate
-from seatrial.spec import Execution, from_dict, to_dict
+from seatrial.spec import Execution, from_dict, to_dict, uneven_splits
 from seatrial.train import calibrate
 from seatrial.train import mesh as train_mesh
 
@@ -88,6 +88,14 @@ def test_the_loops_of_memory_are_measured(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(calibrate, "UPDATED", {"cpu": 1 << 16, "gpu": 1})
     found = calibrate.measure_memory(on_cpu=True)
     assert all(1e6 < value < 1e13 for value in found.values())
+
+
+def test_all_steps_divide_evenly_over_their_meshes() -> None:
+    specs = [small.spec(mesh) for pairs in calibrate.STEPS_TOGETHER.values() for small, mesh in pairs]
+    specs += [small.spec(across={axis: 2}) for small, axis in calibrate.STEPS_APART]
+    specs += [small.spec(mesh, {"data": 2}) for small, mesh in calibrate.STEPS_OF_TWO_EACH]
+    assert [split for spec in specs for split in uneven_splits(spec)] == []
+    assert {spec.topology.num_devices for spec in specs} == {2, 4}
 
 
 def test_a_step_of_a_mesh_is_timed_and_can_be_predicted() -> None:

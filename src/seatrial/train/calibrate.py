@@ -136,7 +136,7 @@ STEPS_TOGETHER: dict[int, tuple[tuple[Small, dict[str, int]], ...]] = {
 # Of several processes with a device each, with the axes that divide between them; and with two each.
 STEPS_APART = ((TOGETHER, "data"), (TOGETHER_32, "fsdp"), (LARGER, "data"))
 STEPS_OF_TWO_EACH = (
-    (TOGETHER, {"tensor": 2}), (LONGER_32, {"tensor": 2}), (PASSES, {"tensor": 2}), (TOGETHER_32, {"data": 2}),
+    (TOGETHER, {"tensor": 2}), (TOGETHER_32, {"tensor": 2}), (PASSES, {"tensor": 2}), (LONGER_32, {"data": 2}),
 )  # fmt: skip
 
 
