@@ -45,7 +45,7 @@ class Rest(TypedDict):
 
 
 class State(Rest):
-    """What a step changes."""
+    """The training state, which each step replaces."""
 
     params: Params
 

@@ -34,7 +34,7 @@ LEVEL, MOST, LEVEL_OF_STEPS, LEVEL_OF_INIT = "xla_backend_optimization_level", 3
 
 @dataclass(frozen=True)
 class Trainer:
-    """What a run computes, as pure functions compiled for a mesh, and the placements of what they take.
+    """The pure functions of a run, compiled for a mesh, and the placements of what they take.
 
     They are compiled with `options` of XLA, which JAX takes for no program that is a part of another one: `bare_step`
     is the step for those of which it is a part.
