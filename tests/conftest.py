@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.helpers.compiling import COMPILED
 from tests.helpers.processes import processes_with
 
-settings.register_profile("untimed", deadline=None)  # how busy the machine is must not fail a test
+# How busy the machine is must not fail a test.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 

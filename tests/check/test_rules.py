@@ -376,7 +376,7 @@ def test_bars_that_tell_the_same_speed_agree() -> None:
         assert findings(replace(spec, expectations=both)) == []
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(specs(), st.sampled_from(("check", "run", "plan", "rehearse", "judge", "train")))
 def test_every_spec_can_be_looked_at(spec: RunSpec, action: str) -> None:
     """No rule breaks on what a spec can hold; a finding says what, why and how to fix it, in one line each."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import source
@@ -276,7 +276,6 @@ def test_no_configuration_of_a_run_is_a_cluster(path: Path) -> None:
         assert is_cluster(source.read(path).root) == path.stem.startswith("cluster")
 
 
-@settings(deadline=None)
 @given(names=st.lists(st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,10}[a-z0-9])?", fullmatch=True), min_size=1, unique=True))
 def test_any_hosts_come_in_their_order(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
@@ -286,7 +285,6 @@ def test_any_hosts_come_in_their_order(names: list[str], tmp_path_factory: pytes
         assert [host.name for host in cluster.hosts] == names
 
 
-@settings(deadline=None)
 @given(
     text=st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(string.printable, max_size=6),

@@ -44,8 +44,8 @@ def _through(spec: RunSpec, to: str, folder: Path) -> tuple[RunSpec, tuple[Note,
 @pytest.mark.parametrize("to", TARGETS)
 # Each dialect's own tests look for the smallest example that fails.
 @settings(
-    max_examples=20, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=20, phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(spec=specs())
 def test_there_and_back_again(to: str, spec: RunSpec, tmp_path: Path) -> None:

@@ -579,7 +579,7 @@ def test_a_key_that_only_the_engine_reads_has_its_place(tmp_path: Path) -> None:
     assert resolved.origins["execution.engine_keys.kv_proj"].key.endswith(".kv_proj")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_a_mutated_seed_never_ends_in_a_traceback(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import dialects, source
@@ -275,7 +275,6 @@ def test_a_metric_or_a_cell_that_nobody_knows_is_no_target_in_silence(tmp_path: 
     assert "PRECISION=BF16" in finding.fix
 
 
-@settings(deadline=None)
 @given(
     metric=st.sampled_from(sorted(TARGETS)), kind=st.sampled_from(sorted(KINDS)), value=st.floats(0.001, 1e6),
     percent=st.floats(0, 99),
@@ -296,7 +295,6 @@ def test_a_target_is_never_read_against_its_direction(
     assert bool(codes(resolved)) == (not expected and kind not in ("info", "min_ratio"))
 
 
-@settings(deadline=None)
 @given(data=st.data(), path=st.sampled_from([MAXTEXT, MEGATRON_FILE]))
 def test_a_mutated_file_never_ends_in_a_traceback(
     data: st.DataObject, path: Path, tmp_path_factory: pytest.TempPathFactory

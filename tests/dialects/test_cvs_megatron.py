@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import dialects, source
@@ -166,7 +166,6 @@ def test_an_override_reaches_the_spec(overrides: tuple[str, ...], path: str, val
     assert got == value
 
 
-@settings(deadline=None)
 @given(
     nodes=st.sampled_from((1, 2, 3, 4, 6)), tensor=st.sampled_from((1, 2, 4, 8)), pipeline=st.sampled_from((1, 2, 3, 4))
 )
@@ -314,7 +313,6 @@ def test_a_batch_that_does_not_divide_is_an_error() -> None:
     assert finding.path == "model_params.single_node.llama3_1_8b.mi300x.batch_size" or finding.path == "batch_size"
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_mutated_seed_never_ends_in_a_traceback(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

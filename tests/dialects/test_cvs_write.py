@@ -1,4 +1,4 @@
-"""What is written as a CVS configuration reads back the same, and what cannot be said is told."""
+"""A spec that is written as a CVS configuration reads back the same, and what CVS cannot say gets a note."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALWAYS_SAID = {
 }  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(spec=specs())
 def test_any_run_as_a_jax_configuration(spec: RunSpec) -> None:
     written = assert_round_trip(cvs.write, cvs.read, spec)
@@ -53,7 +53,7 @@ def test_what_was_read_from_a_jax_configuration_is_written_without_loss(path: Pa
     assert list(json.loads(written.text)) == ["config", "model_params"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(spec=specs())
 def test_any_run_as_a_megatron_configuration(spec: RunSpec) -> None:
     written = assert_round_trip(cvs_megatron.write, cvs_megatron.read, spec)
@@ -75,7 +75,7 @@ def test_what_was_read_from_a_megatron_cell_is_written_without_loss(path: Path, 
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """How a release of CVS reads a key, made by tools/cvs_reads.py; the columns are explained there."""
+    """A key as a release of CVS reads it, found by tools/cvs_reads.py; the columns are explained there."""
 
     release: str
     kind: str
@@ -85,7 +85,7 @@ class Read:
     into: str
 
     def value(self, tree: Mapping[str, Any]) -> Any:
-        """What it reads of a file with one cell. Raises KeyError or ValueError where CVS would."""
+        """The value that it reads of a file with one cell. Raises KeyError or ValueError where CVS would."""
         found: Any = tree["config"]
         if not self.name.startswith("config."):
             (topology,) = tree["model_params"].values()
@@ -122,7 +122,7 @@ def handed_on(tree: Mapping[str, Any], kind: str, release: str, *, across: bool)
     return found
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(spec=specs())
 def test_cvs_reads_every_file_that_is_written_for_it(spec: RunSpec) -> None:
     across = spec.topology.num_nodes > 1
@@ -184,7 +184,7 @@ IN_COMMAND: Mapping[str, Callable[[RunSpec], Any]] = {
 }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(spec=specs())
 def test_what_cvs_hands_on_is_what_its_file_is_read_as(spec: RunSpec) -> None:
     for kind, module, due in (("jax", cvs, IN_YAML), ("megatron", cvs_megatron, IN_COMMAND)):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from seatrial.dialects import maxtext
 from seatrial.spec import Batch, Execution, MeshShape, Optimizer, Parallelism, RunSpec, Topology
@@ -24,7 +24,7 @@ RUN = RunSpec(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(specs())
 def test_what_is_written_reads_back(spec: RunSpec) -> None:
     assert_round_trip(maxtext.write, maxtext.read, spec)

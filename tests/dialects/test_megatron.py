@@ -10,7 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import source
@@ -434,13 +434,13 @@ def test_a_whole_script_is_understood() -> None:
     assert (spec.checkpoint.resume, spec.checkpoint.directory) == (True, "/checkpoints/llama2-70b")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(specs())
 def test_what_is_written_as_arguments_reads_back_as_it_was(spec: RunSpec) -> None:
     assert_round_trip(megatron.write, megatron.read, spec)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(specs())
 def test_what_is_written_as_variables_reads_back_as_it_was(spec: RunSpec) -> None:
     assert_round_trip(partial(megatron.write, style="environment"), megatron.read, spec)

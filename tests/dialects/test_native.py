@@ -293,7 +293,7 @@ def test_everything_wrong_is_told_in_one_go(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_no_native_configuration_ends_in_a_traceback(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -331,7 +331,7 @@ def test_a_model_of_nobody_keeps_its_numbers(tmp_path: Path) -> None:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(spec=specs())
 def test_what_is_written_reads_back_the_same(spec: RunSpec) -> None:
     written = assert_round_trip(native.write, native.read, spec)
@@ -361,7 +361,7 @@ def test_a_model_is_written_as_its_preset_with_what_is_changed(name: str) -> Non
     assert written(changed) == {"preset": written(changed)["preset"], "name": "mine", "num_layers": 3}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     data=st.dictionaries(
         st.text(),

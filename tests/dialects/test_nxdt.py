@@ -905,7 +905,7 @@ def test_a_tokenizer_that_is_known_by_name_decides_before_the_sizes_do(tokenizer
 # --- the way back -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(specs())
 def test_what_is_written_reads_back(spec: RunSpec) -> None:
     written = assert_round_trip(nxdt.write, nxdt.read, spec)

@@ -44,7 +44,7 @@ def test_every_shipped_example_keeps_to_it(path: Path) -> None:
     assert [error.message for error in VALIDATOR.iter_errors(source.read(path).root.plain())] == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(spec=specs())
 def test_whatever_is_written_keeps_to_it(spec: RunSpec) -> None:
     assert [error.message for error in VALIDATOR.iter_errors(_plain(native.write(spec).text))] == []
@@ -77,7 +77,7 @@ def _full(spec: RunSpec) -> dict[str, Any]:
     return data
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(spec=specs(), data=st.data())
 def test_what_the_reader_refuses_the_schema_refuses_and_nothing_else(spec: RunSpec, data: st.DataObject) -> None:
     config = _full(spec)

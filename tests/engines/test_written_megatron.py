@@ -36,7 +36,7 @@ Answer = dict[str, Any] | str  # {name: value as Megatron has it}, or why it ref
 
 
 def parsed(commands: Sequence[tuple[Sequence[str], int, Mapping[str, str]]]) -> list[Answer]:
-    """What Megatron's parser makes of (words, number of processes, variables)."""
+    """The answer of Megatron's parser to each (words, number of processes, variables)."""
     given = [{"words": words, "world": world, "environment": env} for words, world, env in commands]
     program = str(Path(__file__).with_name("load_megatron.py"))
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
@@ -235,7 +235,7 @@ def runs() -> list[tuple[str, RunSpec]]:
     """All configurations that are shipped, and random ones."""
     found = [(f"{path.name} {' '.join(overrides)}", _load(path, *overrides)) for path, overrides in SHIPPED.items()]
 
-    @settings(max_examples=DRAWN, deadline=None, database=None, phases=[Phase.generate],
+    @settings(max_examples=DRAWN, database=None, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(spec=specs())
     def draw(spec: RunSpec) -> None:

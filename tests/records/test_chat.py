@@ -27,7 +27,7 @@ def test_a_conversation_is_what_transformers_makes_of_it(with_template: Callable
     assert template_here is not None
     render = renderer(template_here)
 
-    @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
     @given(TURNS)
     def same(turns: list[tuple[str, str]]) -> None:
         messages = messages_of(*turns)

@@ -1,4 +1,4 @@
-"""What paths, folders and globs name: against the standard library's glob, and where that would never end."""
+"""The files that paths, folders and globs name: against the standard library's glob, and where that would never end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TREES = st.lists(st.lists(NAMES, min_size=1, max_size=4), max_size=12)
 PATTERNS = st.lists(st.sampled_from(["**", "*", "a.d", "[ab].*", "*.jsonl", "?", ".*"]), min_size=1, max_size=4)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(tree=TREES, pattern=PATTERNS)
 def test_a_glob_names_the_files_that_the_standard_library_finds(
     tmp_path_factory: pytest.TempPathFactory, tree: list[list[str]], pattern: list[str]

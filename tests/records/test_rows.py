@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from seatrial.records import DataError, rows
 from seatrial.records.rows import Limits, TooLong, names_of, numbered_rows
 
-QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
 SOME = st.text(max_size=3)
 VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SOME, inner), max_leaves=5)

@@ -1,4 +1,4 @@
-"""What the charts of a page are made of: which points are kept, which part of an axis shows, where targets lie."""
+"""The contents of a page's charts: which points are kept, which part of an axis shows, where targets lie."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.helpers import run_directory, streams
 ANY = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(values=st.lists(st.tuples(ANY, ANY), min_size=1, max_size=400), most=st.integers(8, 60))
 def test_a_thinned_curve_keeps_every_end_and_gap(values: list[tuple[float, float]], most: int) -> None:
     curves = [np.array(column, dtype=np.float64) for column in zip(*values, strict=True)]

@@ -80,7 +80,7 @@ def test_a_run_without_metrics_keeps_what_its_steps_say() -> None:
     assert {row["in_window"] for row in found} == {"no"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(raw=attacks.text)
 @example(raw="-1")
 def test_no_text_is_a_formula(raw: str) -> None:

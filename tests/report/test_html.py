@@ -151,7 +151,7 @@ def ordinary_page() -> Page:
     return Page(html.render(attacks.poisoned("x")))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(raw=attacks.text)
 @example(raw="0/")  # a place that is but the folder of all logs
 def test_no_text_becomes_markup(raw: str) -> None:

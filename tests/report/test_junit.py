@@ -94,7 +94,7 @@ def test_what_was_not_judged_is_not_green(tmp_path: Path) -> None:
     assert "no verdict" in root[0][0][0].attrib["message"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(raw=attacks.text)
 def test_hostile_text_stays_text(raw: str) -> None:
     report = attacks.poisoned(raw)

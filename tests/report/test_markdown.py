@@ -61,7 +61,7 @@ def ordinary_comment() -> Shown:
     return Shown(markdown.render(attacks.killed()))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(raw=attacks.text)
 def test_hostile_text_stays_text(raw: str) -> None:
     source = markdown.render(attacks.poisoned(raw))
@@ -80,7 +80,7 @@ def test_hostile_text_stays_text(raw: str) -> None:
         assert fenced or re.match(r"[#*<|]|- |Note: |Left out: |Not shown: |```|$", line), line
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(raw=attacks.text)
 def test_inert_text_shows_what_it_was(raw: str) -> None:
     """In a table's cell, in a paragraph, and where HTML alone is read."""

@@ -216,7 +216,7 @@ def test_csv_and_json_have_every_figure_in_full(published: Scaling) -> None:
         assert row["efficiency_low"] == ("" if size.efficiency_low is None else repr(size.efficiency_low))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(raw=attacks.text)
 def test_names_of_runs_do_nothing(published: Scaling, raw: str) -> None:
     evil = attacks.clean(raw)

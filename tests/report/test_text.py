@@ -68,7 +68,7 @@ def test_it_fits_a_terminal(tmp_path: Path, name: str, rehearsing: bool) -> None
     assert max(map(len, text.render(report, color=False, columns=80).splitlines())) <= 80
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(raw=attacks.text)
 def test_no_text_steers_the_terminal(raw: str) -> None:
     shown = text.render(attacks.poisoned(raw), color=False, columns=80)

@@ -156,7 +156,7 @@ SIZES = st.sampled_from([1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16])
 MESHES = st.fixed_dictionaries({"data": SIZES, "fsdp": SIZES, "tensor": st.sampled_from([1, 1, 2, 4, 8])})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     within=MESHES,
     across=st.fixed_dictionaries({"data": SIZES, "fsdp": SIZES}),

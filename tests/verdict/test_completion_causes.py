@@ -28,7 +28,7 @@ def fault(kind: str, rank: int | None = None, *, at: float = 0.0, text: str = ""
 
 
 def told(kind: str, reporter: int, of: int | None = None, **fields: Any) -> FaultRecord:
-    """What a rank says of others, of one of them by its number or of none."""
+    """A fault that a rank reports of others: of one by its number, or of none."""
     return replace(fault(kind, of, **fields), reporter=reporter)
 
 
@@ -36,7 +36,7 @@ def timeout(rank: int, sequence: int = 5, operation: str = "ALLREDUCE", *, at: f
     return fault("collective_timeout", rank, at=at, sequence=sequence, operation=operation)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.randoms(use_true_random=False), st.sampled_from(SPECIFIC), st.integers(2, 64))
 def test_the_first_cause_is_blamed_whatever_follows(rng: random.Random, kind: str, ranks: int) -> None:
     dead = rng.randrange(ranks)
@@ -64,7 +64,7 @@ def test_the_first_cause_is_blamed_whatever_follows(rng: random.Random, kind: st
     assert found.exclude == ((f"rank {dead}",) if KINDS[kind].retry == "elsewhere" else ())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.randoms(use_true_random=False), st.integers(3, 40))
 def test_who_is_missing_from_the_watchdogs_list_is_a_suspect(rng: random.Random, ranks: int) -> None:
     absent = sorted(rng.sample(range(ranks), rng.randrange(1, (ranks + 1) // 2)))
@@ -79,7 +79,7 @@ def test_who_is_missing_from_the_watchdogs_list_is_a_suspect(rng: random.Random,
     assert unknown.suspects == ()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.randoms(use_true_random=False), st.integers(2, 40))
 def test_different_collectives_are_a_divergence(rng: random.Random, ranks: int) -> None:
     ahead = set(rng.sample(range(ranks), rng.randrange(1, ranks)))

@@ -233,7 +233,7 @@ def test_kubectl_reads_what_is_meant(tmp_path: Path) -> None:
 
 
 @needs_kubectl
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
     text=st.lists(
         st.text(st.characters(exclude_categories=("Cs",))) | st.from_regex(r"[0-9a-fA-F_.xeEoOyYnN~:+-]{1,8}"),

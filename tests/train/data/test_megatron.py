@@ -102,7 +102,7 @@ def tokens_of_sample(sequences, doc_idx, sample_idx, shuffle_idx, number, length
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     sizes=SIZES, length=st.integers(1, 50), wanted=st.integers(1, 80), seed=st.integers(0, 2**32 - 1), data=st.data()
 )
@@ -125,7 +125,7 @@ def test_a_last_epoch_is_on_its_own_below_eighty_percent():
     assert sorted(together.shuffle_idx[:100]) != list(range(100))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=6), count=st.integers(0, 300))
 def test_blends_are_in_the_order_of_the_formula(weights, count):
     total = 0.0

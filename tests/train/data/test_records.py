@@ -63,7 +63,7 @@ def test_packed_records_are_whole_and_apart(json_lines):
     assert got["segments"][i] == [1, 1, 1, 1, 2, 2, 2, 2, 0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=30),
     length=st.integers(2, 20),
