@@ -1,4 +1,4 @@
-"""What `plan` and `preflight` answer, without any host, to what cannot be done: the place and the way out."""
+"""The answers of `plan` and `preflight`, without any host, to what cannot be done: the place and the fix."""
 
 from __future__ import annotations
 

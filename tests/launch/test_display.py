@@ -1,4 +1,4 @@
-"""What is shown of a run while it goes on, from the events that its processes write."""
+"""The display of a run while it goes on, from the events that its processes write."""
 
 from __future__ import annotations
 

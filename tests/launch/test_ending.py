@@ -1,4 +1,4 @@
-"""What a launcher concludes from what the agents report: pure functions over statuses."""
+"""A launcher's conclusions from what the agents report: pure functions over statuses."""
 
 from __future__ import annotations
 

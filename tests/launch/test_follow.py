@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from seatrial import events
 from seatrial.errors import LaunchError
 from seatrial.launch.deadlines import BROKEN_SECONDS, Deadlines
-from seatrial.launch.follow import COPY_SECONDS, GONE_SECONDS, Interrupts, Node, follow
+from seatrial.launch.follow import COPY_SECONDS, GONE_SECONDS, Following, Interrupts, Node, follow
+from seatrial.launch.launcher import supervise
 from seatrial.launch.progress import Ending, Progress, Status
 
 LIMITS = Deadlines(start_seconds=60, lost_seconds=20, deaf_seconds=600, grace_seconds=5)
@@ -53,8 +56,9 @@ class Host(Node):
     def status(self) -> Status | None:
         ended = self.agent == "ended"
         process = {
-            "rank": self.rank, "state": "exited" if ended else "running", "exit_code": 0 if ended else None,
-            "signal": None, "stopped": bool(self.stops), "suspended": False, "started": 0.0, "ended": None,
+            "rank": self.rank, "state": "exited" if ended else "running",
+            "exit_code": self.how.get("exit_code", 0) if ended else None, "signal": None, "stopped": bool(self.stops),
+            "suspended": False, "started": 0.0, "ended": 1.0 if ended else None,
             "last_step": int(self.clock.passed), "last_line": "", "lost_bytes": 0, "sentence": None,
         }  # fmt: skip
         return {"state": self.agent, "stop_reason": None, "processes": [process]}
@@ -181,3 +185,20 @@ def test_a_job_that_goes_back_into_its_queue_is_neither_over_nor_overdue(clock: 
     )  # fmt: skip
     assert ending.reason == "completed"
     assert clock.passed == pytest.approx(300, abs=1)
+
+
+def test_a_host_that_could_not_be_asked_to_stop_is_named_where_the_trainer_says_how_it_ended(
+    clock: Clock, tmp_path: Path
+) -> None:
+    (tmp_path / "launch").mkdir()
+    writer = events.Writer(tmp_path / "events-0.jsonl")
+    writer.write(events.RunEnded(process=0, reason="non_finite_loss", exit_code=4))
+    writer.close()
+    hosts = Host(clock, ends_at=5, exit_code=4), Host(clock, 1, silent_from=3, can_be_stopped=False)
+    said: list[str] = []
+    following = Following(LIMITS, lambda progress: None, said.append)
+    ending = supervise(
+        lambda: (hosts, None), tmp_path, following, name="run", planned_steps=100, root=tmp_path, detached=True
+    )
+    assert (ending.reason, ending.exit_code, ending.left) == ("non_finite_loss", 4, ("h1",))
+    assert said == [f"could not be asked to stop: h1; retry: seatrial stop {tmp_path}"]

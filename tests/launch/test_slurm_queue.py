@@ -1,4 +1,4 @@
-"""What Slurm says of a job, and what the run's ending becomes by it."""
+"""The states of a job as Slurm reports them, and the run's ending that follows from them."""
 
 from __future__ import annotations
 

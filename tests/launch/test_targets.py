@@ -1,4 +1,4 @@
-"""Where a run is to be: what each target can be told, and what it has no use for."""
+"""The targets of a run: the options that each accepts, and those that it has no use for."""
 
 from __future__ import annotations
 

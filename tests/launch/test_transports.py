@@ -1,4 +1,4 @@
-"""What is said of a host that cannot be used: commands that can be pasted as they are."""
+"""The fixes for a host that cannot be used: commands that can be pasted as they are."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from seatrial import events
@@ -110,7 +111,7 @@ def supervise(
 
 
 class _Record:
-    """What is kept here of a run that is followed: its events and its status, and a lease for as long as it is."""
+    """The local files of a run that is followed: its events and its status, and a lease for as long as it is."""
 
     def __init__(self, run_dir: Path, following: Following, status: StatusFile) -> None:
         self._run_dir, self._following, self._status = run_dir, following, status
@@ -200,12 +201,12 @@ def _by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
         ended = [event for event in read_run(run_dir).others if isinstance(event, events.RunEnded)]
         for event in ended:
             if event.reason in ("non_finite_loss", "interrupted") and event.exit_code == ending.exit_code:
-                return Ending(reason=event.reason, exit_code=ending.exit_code)
+                return replace(ending, reason=event.reason, faults=())
     return ending
 
 
 def _over(ending: Ending) -> str:
-    """How a run ended, with the first fault."""
+    """The ending of a run in words, with the first fault."""
     return f"the run is over ({': '.join([ending.reason.replace('_', ' '), *(f.text for f in ending.faults[:1])])})"
 
 

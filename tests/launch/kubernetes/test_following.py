@@ -58,7 +58,7 @@ class Person:
         self.config.write_text(json.dumps(document))
 
     def show(self, *objects: dict[str, Any]) -> None:
-        """What `get` prints from now on; NAME stands for the JobSet's."""
+        """Sets what `get` prints from now on; NAME stands for the JobSet's."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         (self.folder / "get.new").write_text(text.replace("llama-x7k2p", "NAME"))
         (self.folder / "get.new").rename(self.folder / "get.json")

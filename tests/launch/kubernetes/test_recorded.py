@@ -1,4 +1,4 @@
-"""What a real cluster reported while things went wrong, step by step, as `recorded/NAME.jsonl` has it.
+"""Reports of a real cluster while things went wrong, step by step, as `recorded/NAME.jsonl` has them.
 
 Two nodes with Kubernetes 1.36.2, JobSet 0.13, Kueue 0.20 and containerd 2.1; in each a JobSet of ours of two pods. A
 line is what `kubectl get` printed at a moment, cut to what is read; where several alike follow each other, the first.

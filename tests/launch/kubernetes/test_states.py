@@ -1,4 +1,4 @@
-"""What `kubectl get -o json` reports of a JobSet and its pods, and what the run's ending becomes by it."""
+"""The states of a JobSet and its pods in `kubectl get -o json`, and the run's ending that follows from them."""
 
 from __future__ import annotations
 
@@ -122,6 +122,12 @@ ENDS: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
         "interrupted", "cancelled", "was deleted"),
     "suspended by somebody": ([jobset(suspend=True)], "interrupted", "preempted", "was suspended"),
 }  # fmt: skip
+
+
+def test_a_condition_that_does_not_hold_ends_nothing() -> None:
+    late = condition("Failed", "DeadlineExceeded", "Job was active longer than specified deadline", "False")
+    objects = [jobset(), {"kind": "Job", "metadata": {}, "status": {"conditions": [late]}}, pod(0), pod(1)]
+    assert meaning(read(objects), HOSTS, begun=True).phase == "running"
 
 
 @pytest.mark.parametrize("name", ENDS)

@@ -1,4 +1,4 @@
-"""What is said of nodes by what they have told: a table of single changes to nodes that are well."""
+"""The findings about nodes, from their answers: a table of single changes to healthy nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEEDS = Needs(
 
 
 def told(number: int) -> dict[str, Any]:
-    """What a node that is well answers, as plain data."""
+    """The answer of a healthy node, as plain data."""
     disk = {"exists": True, "readable": True, "writable": True, "free_bytes": 900 * GIB, "free_files": 10**7}
     port = {
         "state": "ACTIVE", "link_layer": "Ethernet", "rate": "400 Gb/sec", "gid_type": "RoCE v2", "gid_interface": None,

@@ -121,7 +121,7 @@ def read(objects: Iterable[Mapping[str, Any]]) -> Observed:
 
 
 def _when(event: Mapping[str, Any]) -> str:
-    """When an event came last; which field says so depends on who reported it."""
+    """The time at which an event came last; its field depends on who reported it."""
     times = (_table(event, "series").get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return next((time for time in times if isinstance(time, str)), "")
 
@@ -271,7 +271,7 @@ def meaning(seen: Observed, hosts: Sequence[str], *, begun: bool) -> Meaning:
 
 
 def _over(seen: Observed, hosts: Sequence[str], begun: bool) -> Iterator[Meaning]:
-    """Why it is over, the most telling first."""
+    """The signs that the run is over, the most telling first."""
     evicted = seen.workload.get("Evicted", Condition())
     if evicted.status == "True" and seen.suspended and begun:
         reason, fault, says = _BY_KUEUE.get(evicted.reason, _BY_KUEUE["Preempted"])
@@ -281,11 +281,10 @@ def _over(seen: Observed, hosts: Sequence[str], begun: bool) -> Iterator[Meaning
     for index in sorted(found, key=lambda index: (_FIRST.index(found[index][1]), index)):
         reason, fault, text = found[index]
         yield Meaning("over", text, reason, fault, _host(hosts, seen.pods[index]))
-    for conditions in (seen.jobs, seen.conditions):
-        told = [conditions.get(name, Condition()) for name in _FAILING]  # a Job fails once its pods have ended
-        if failed := next((each for each in told if each.status and each.reason == "DeadlineExceeded"), None):
-            yield Meaning("over", f"the Job reached its time limit ({_words(failed.message)})", "died", "time_limit")
-    failing = {*_FAILING} & {*seen.jobs, *seen.conditions}
+    conditions = [all_of[name] for all_of in (seen.jobs, seen.conditions) for name in _FAILING if name in all_of]
+    failing = [each for each in conditions if each.status == "True"]  # a Job fails once its pods have ended
+    if failed := next((each for each in failing if each.reason == "DeadlineExceeded"), None):
+        yield Meaning("over", f"the Job reached its time limit ({_words(failed.message)})", "died", "time_limit")
     if not seen.jobset:
         yield Meaning("over", "the JobSet was deleted", "interrupted", "cancelled")
     if begun and seen.suspended:
@@ -314,7 +313,7 @@ def _waiting(seen: Observed, hosts: Sequence[str]) -> Meaning | None:
 
 
 def _reasons(seen: Observed, held: Sequence[Pod], hosts: Sequence[str]) -> Iterator[str]:
-    """Why nothing comes of the pods, the most telling first."""
+    """The reasons that the pods do not start, the most telling first."""
     for pod in held:
         scheduled = pod.conditions.get("PodScheduled", Condition())
         if scheduled.status == "False":
@@ -333,7 +332,7 @@ def _reasons(seen: Observed, held: Sequence[Pod], hosts: Sequence[str]) -> Itera
 
 
 def explain(ending: Ending, seen: Observed, hosts: Sequence[str], *, begun: bool) -> Ending:
-    """How the run ended, by its agents (`ending`) and by what Kubernetes reports.
+    """The ending of the run, by its agents (`ending`) and by what Kubernetes reports.
 
     `begun`: any agent has reported.
     """
