@@ -1,4 +1,4 @@
-"""How often `seatrial compare` is right: simulated runs of the same speed, and of one that is 3% slower.
+"""The share of right answers of `seatrial compare`: on simulated runs of the same speed, and where one is 3% slower.
 
     python bench/compare_simulation.py [PAIRS]
 

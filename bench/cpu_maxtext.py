@@ -132,7 +132,7 @@ def start(python: str, trainer: str, settings: Row) -> Row:
 
 
 def ratios(starts: Mapping[str, list[Row]]) -> Iterator[Row]:
-    """How many times as long as ours the other takes, within each round."""
+    """The ratios of another trainer's times to ours, within each round."""
     for slower, ours, measured, goal in GOALS:
         pairs = zip(starts[slower], starts[ours], strict=True)
         each = [a[measured] / b[measured] for a, b in pairs if measured in a and measured in b]

@@ -65,7 +65,7 @@ Run = dict[str, list[float]]  # "seconds" and "losses" of every step
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is trained in a start: steps of SEQUENCES × length tokens, of which the first are not counted."""
+    """The training of one start: steps of SEQUENCES × length tokens, of which the first `warm_up` are not counted."""
 
     length: int
     steps: int
@@ -167,7 +167,7 @@ def main() -> None:
 
 
 def row(name: str, work: Work, done: list[Run], peaks: list[dict[str, float]]) -> dict[str, Any]:
-    """What a trainer came to over all rounds."""
+    """The results of a trainer over all rounds."""
     tokens = SEQUENCES * work.length
     gflops = tokens * flops.flops_per_token(MODEL, work.length) / 1e9
     peak = [each[name.rpartition(" ")[2]] for each in peaks]

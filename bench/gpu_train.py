@@ -152,7 +152,7 @@ class Bench:
     def lines(
         self, argv: list[str], limit: float, environment: Mapping[str, str] | None = None, *, merged: bool = False
     ) -> tuple[str, str]:
-        """What a program prints, and "" or why it ended badly: its last words, or that its time was over.
+        """The output of a program, and why it ended badly: its last line, or that its time was over; "" if it did not.
 
         `merged`: standard error, too.
         """

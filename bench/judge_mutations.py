@@ -79,7 +79,7 @@ def _blamed(found: Diagnosis | None) -> set[str]:
 
 
 def _said(verdict: Verdict) -> str:
-    """What an answer says of what is not in order."""
+    """The headline of a verdict, and the sentences and evidence of its failed and inconclusive checks."""
     checks = [
         check for axis in verdict.axes.values() for check in axis.checks if check.status in ("fail", "inconclusive")
     ]

@@ -1,4 +1,4 @@
-"""How long `seatrial judge` takes over the files of many ranks, and how much memory all its processes.
+"""The time that `seatrial judge` takes over the files of many ranks, and the memory of all its processes.
 
     python bench/judge_ranks.py [--ranks 2048] [--steps 1000] [--repeats 3]
 

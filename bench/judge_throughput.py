@@ -1,4 +1,4 @@
-"""How fast a long log is read and judged, and in how much memory.
+"""The speed at which a long log is read and judged, and the memory that this takes.
 
     python bench/judge_throughput.py [GIGABYTES] [--metric-share 0.3] [--profile]
 
@@ -167,7 +167,7 @@ expectations: [{metric: step_seconds, value: 12.0}]
 
 
 def profile(path: Path) -> str:
-    """Where the time of parsing goes: the functions with the most time of their own."""
+    """A profile of parsing: the functions with the most time of their own."""
     profiler = cProfile.Profile()
     profiler.runcall(_consume, path)
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:

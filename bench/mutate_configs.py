@@ -56,7 +56,7 @@ FILLED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What became of a mutant under one verb; `wrong` is empty where that is as it should be."""
+    """The answer of one verb to a mutant; `wrong` is empty where it is as it should be."""
 
     index: int
     config: str
@@ -101,7 +101,7 @@ def _cpu_seconds() -> float:
 
 
 def _run(arguments: list[str]) -> tuple[int, str, str]:
-    """What `seatrial` prints, its exit code, and what was wrong about how it ended."""
+    """The exit code of `seatrial`, its output, and what was wrong about how it ended, or ""."""
     out = io.StringIO()
     code, wrong = 0, ""
     signal.alarm(HANGS_AFTER_SECONDS)
@@ -125,7 +125,7 @@ def _run(arguments: list[str]) -> tuple[int, str, str]:
 
 
 def _answers(index: int, seed: int, folder: Path) -> list[Answer]:
-    """What becomes of a mutant under each verb that it is tried with."""
+    """The answer of each verb that a mutant is tried with."""
     config, name, content = mutant(index, seed)
     path = folder / f"{os.getpid()}-{config.name}"
     path.write_bytes(content)

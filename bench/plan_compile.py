@@ -1,4 +1,4 @@
-"""How long `seatrial plan --compile` takes for large models on many GPUs, and in how much memory, on this machine.
+"""The time and memory of `seatrial plan --compile` for large models on many GPUs, on this machine.
 
     python bench/plan_compile.py
 

@@ -1,4 +1,4 @@
-"""How long `seatrial preflight` takes on 48 hosts, and how much of that is connecting.
+"""The time that `seatrial preflight` takes on 48 hosts, and how much of that is connecting.
 
     python bench/preflight.py [HOSTS]
 

@@ -1,4 +1,4 @@
-"""What a measurement is worth nothing without: the machine, the versions, every raw time."""
+"""The record that every measurement needs: the machine, the versions, every raw time."""
 
 from __future__ import annotations
 

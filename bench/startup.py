@@ -1,4 +1,4 @@
-"""How long a person waits for `seatrial --help`, and for `seatrial check` of each shipped configuration.
+"""The time that a person waits for `seatrial --help`, and for `seatrial check` of each shipped configuration.
 
     python bench/startup.py
 

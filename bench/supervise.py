@@ -1,4 +1,4 @@
-"""What it takes to supervise a run on 1000 hosts over SSH: memory and processor time of the launcher alone.
+"""The cost of supervising a run on 1000 hosts over SSH: memory and processor time of the launcher alone.
 
     python bench/supervise.py [HOSTS]
 
@@ -73,7 +73,7 @@ class Simulated:
         self.latest = 0.0  # seconds by which it was late to speak
 
     async def tell(self, writer: asyncio.StreamWriter, told: dict[str, int]) -> None:
-        """What a relay tells of it, from the offsets that the launcher has, until the launcher leaves."""
+        """Writes a relay's reports of the host, from the offsets that the launcher has, until the launcher leaves."""
         ended = False
         while True:
             self._go_on()

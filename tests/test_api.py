@@ -114,7 +114,7 @@ def test_every_public_name_says_what_it_is() -> None:
 
 
 def _fresh(program: str) -> str:
-    """What a Python of its own prints."""
+    """The output of a program in a Python process of its own."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

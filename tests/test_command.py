@@ -105,7 +105,7 @@ def test_what_only_looks_like_a_secret_is_none(name: str) -> None:
 
 
 def test_no_field_and_no_key_that_is_read_is_a_secret() -> None:
-    """What a configuration may say must stay visible, whatever becomes of the rules."""
+    """The values that a configuration may give stay visible, however the rules change."""
     assert [path for path in FIELDS if is_secret(path)] == []
     assert [
         key for dialect in DIALECTS for key, row in table(dialect.module).items() if row.to and is_secret(key)

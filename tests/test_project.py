@@ -129,7 +129,7 @@ def test_nothing_local_leaks_out() -> None:
 
 
 def _requirements() -> list[str]:
-    """What pyproject.toml asks for, always and in every extra."""
+    """The requirements in pyproject.toml: those of every installation, and of every extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
     return [*project["dependencies"], *(requirement for extra in extras for requirement in extra)]

@@ -36,7 +36,7 @@ VERDICTS = {
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where answers are kept during a test."""
+    """The file in which answers are kept during a test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "seatrial" / f"xla-flags-{jaxlib_version()}.json"
 

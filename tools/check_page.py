@@ -36,7 +36,7 @@ def rules_page() -> str:
 
 
 def _more(name: str, rule: Rule) -> str:
-    """What a rule says of itself, where it is not its name again."""
+    """The first line of a rule's docstring; "" where it only repeats the name."""
     line = (inspect.getdoc(rule) or "").partition("\n")[0]
     return "" if line.rstrip(".").lower() == name.lower() else line
 

@@ -42,7 +42,7 @@ _INTO = re.compile(r"((?:--)?[A-Za-z_]\w*[=:]) ?\"?$")
 
 @dataclass
 class Reads:
-    """What some code does with the keys of a configuration."""
+    """The keys of a configuration that some code reads, and how it reads them."""
 
     names: dict[str, str] = field(default_factory=lambda: dict(ROOTS))  # name in the code → key
     defaults: set[str] = field(default_factory=set)

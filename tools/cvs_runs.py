@@ -172,7 +172,7 @@ def start(checkout: Path, kind: str, file: Path, folder: Path) -> None:
 
 
 def sandboxed(checkout: Path, kind: str, file: Path, folder: Path) -> str:
-    """Why CVS stopped; "" where it did not."""
+    """The error with which CVS stopped, run in a sandbox; "" if there was none."""
     here = [
         str(path) for path in (checkout, Path(__file__).resolve().parents[1], Path(sys.prefix), Path(sys.base_prefix))
     ]

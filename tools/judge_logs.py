@@ -125,7 +125,7 @@ def answer(entry: Entry, path: Path) -> Answer:
 
 
 def wrong(entry: Entry, verdict: Verdict, diagnosis: Diagnosis | None) -> str:
-    """How an answer differs from the label, "" if it does not."""
+    """The difference of an answer from its label; "" if there is none."""
     passed = verdict.outcome == "pass"
     numerics = verdict.axes["numerics"].status if "numerics" in verdict.axes else ""
     if entry.label == "sound":

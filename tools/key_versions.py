@@ -34,7 +34,7 @@ class Clone:
     path: Path
 
     def git(self, *arguments: str) -> str:
-        """What git prints; nothing where it fails, as for a file that a version does not have."""
+        """The output of git; "" where it fails, as for a file that a version does not have."""
         command = ["git", "-C", str(self.path), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 

@@ -248,7 +248,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _absent(folder: Path, only: str) -> int:
-    """How many results the commit has that the checkout lacks."""
+    """The number of results that the commit has and the checkout lacks."""
     names = _git(folder, "ls-tree", "-r", "--name-only", "HEAD").splitlines()
     found = (match for name in names if (match := _RESULT.fullmatch(name)) and only in match[3])
     return sum(not (folder / match[0]).exists() for match in found)

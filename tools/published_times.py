@@ -136,7 +136,7 @@ def cases() -> list[Case]:
 
 
 def measured_over_estimated(case: Case, profile: time_profile.Profile | None = None) -> float:
-    """How much longer the published step took than by the model."""
+    """The ratio of the published step time to the model's."""
     profile = profile or time_profile.published(hardware.find(case.row.device))
     found = predict(case.spec, engine_of(case.row), profile)
     assert found is not None
@@ -252,7 +252,7 @@ class Result:
 
 
 def result_of(found: Sequence[Case]) -> Result:
-    """How good the model is on some rows."""
+    """The accuracy of the model on some rows."""
     ratios, widths, inside = [], [], 0
     for case in found:
         profile = time_profile.published(hardware.find(case.row.device))

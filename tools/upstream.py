@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of an entry: `by` says how it was resolved, the rest is of the first error."""
+    """The outcome of an entry: `by` says how it was resolved, the rest is of the first error."""
 
     outcome: str
     by: str = ""
@@ -94,7 +94,7 @@ def commits(path: Path) -> dict[str, str]:
 
 
 def outcome(entry: Entry, folders: Sequence[Path]) -> Outcome:
-    """What becomes of an entry in the first folder that has its repository."""
+    """The outcome of an entry, from the first folder that has its repository."""
     names = (entry.repository.replace("/", "+"), entry.repository.rpartition("/")[2])
     checkout = next((folder / name for folder in folders for name in names if (folder / name).is_dir()), None)
     if checkout is None or not (checkout / entry.path).is_file():
@@ -106,7 +106,7 @@ def outcome(entry: Entry, folders: Sequence[Path]) -> Outcome:
 
 
 def _tried(entry: Entry, path: Path) -> Outcome:
-    """What becomes of a file, by reading it and by capturing it."""
+    """The outcome of reading a file or, where that does not resolve it, of capturing it."""
     if entry.kind == "configuration" or not (entry.arguments or entry.variables or entry.exists or entry.pick):
         found = _read(path, "read", entry.arguments)
         if entry.kind == "configuration" or found.outcome == RESOLVED:
@@ -129,7 +129,7 @@ def _tried(entry: Entry, path: Path) -> Outcome:
 
 
 def _read(path: Path, by: str, overrides: Sequence[str] = ()) -> Outcome:
-    """What becomes of a file for Seatrial's own trainer; where that lacks something, for the file's own program."""
+    """The outcome of a file for Seatrial's own trainer or, where that has errors, for the engine with the fewest."""
     given = ConfigArguments(config=path, overrides=tuple(overrides))
     tried: list[tuple[int, Outcome]] = []
     for engine in (None, "maxtext", "megatron"):

@@ -123,7 +123,7 @@ def _notify(broken: Break, rank: int) -> list[str]:
 
 
 def _another_fault(broken: Break, rank: int) -> list[str]:
-    """What one of the others breaks of, half a minute later; the rest say nothing of their own."""
+    """A fault of its own in one of the other ranks, half a minute later; the rest have none."""
     if rank != (broken.culprit + 2) % RANKS:
         return _watchdog(broken, rank)
     return [_terminated(broken, rank, 33, "an illegal memory access was")]

@@ -1,4 +1,4 @@
-"""What people, editors and disks do to a configuration: bytes, tokens, lines, and the tree that it is."""
+"""Changes that people, editors and disks make to a configuration: bytes, tokens, lines, and its tree."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What happened: per step the seconds, the loss (None: not printed) and the gradient norm; steps that were saved.
+    """The course of a run: seconds, loss (None: not printed) and gradient norm of each step; the steps that were saved.
 
-    `planned` is what the run itself says it will do, `total` what it does; `ends` whether it comes to its own end.
+    `planned`: the steps that the run itself announces; `steps`: those that it does. `ends`: it comes to its own end.
     """
 
     seconds: list[float]
@@ -54,7 +54,7 @@ class Course:
 
 
 def spec(steps: int, *, expected_seconds: float = STEP_SECONDS, tolerance: float = 0.02) -> RunSpec:
-    """What every run here was meant to be, held to its speed."""
+    """The spec of every run here, with its speed as the target."""
     return RunSpec(
         name="llama3.1-8b", dialect="native", model=MODELS["llama3.1-8b"], steps=steps,
         batch=Batch(sequence_length=8192, global_batch_size=256, micro_batch_size=2),
@@ -148,7 +148,7 @@ Writer = Callable[[Course, random.Random], Iterator[Line]]
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """How a framework writes a course down; `has_grad_norm` and the like say what of it can be read back."""
+    """The log format of a framework; `has_grad_norm` and the like say what of a course can be read back."""
 
     name: str
     write: Writer

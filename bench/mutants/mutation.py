@@ -1,4 +1,4 @@
-"""What a change to a run or to its log is: whether the run is still good, and else by which words an answer says so."""
+"""Changes to a run or to its log: whether the run is still good, and else by which words an answer says so."""
 
 from __future__ import annotations
 

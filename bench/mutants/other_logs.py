@@ -26,7 +26,7 @@ LEVANTER_EVERY = 5
 
 
 class Step(NamedTuple):
-    """What there is to print of a step: `number` counts from 1, `tokens_per_second` is of a device."""
+    """The figures of a step that can be printed: `number` counts from 1, `tokens_per_second` is of a device."""
 
     number: int
     seconds: float

@@ -130,7 +130,7 @@ def died_before_the_next_line(family: Family, course: Course, rng: random.Random
 
 
 def no_loss(family: Family, course: Course, rng: random.Random) -> Mutant:
-    """What a rank prints that never sees the loss: none, or -1 for want of one."""
+    """The log of a rank that never sees the loss: without one, or with -1 in its place."""
     nothing = -1.0 if family.name == "torchtitan" else math.nan
     return bad(
         family,

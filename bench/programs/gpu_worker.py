@@ -119,7 +119,7 @@ class Run:
 
     @property
     def calls(self) -> Counter[str]:
-        """How often the program calls each routine of NVIDIA's libraries."""
+        """The number of calls of each routine of NVIDIA's libraries in the program."""
         return Counter(re.findall(r'custom_call_target="(__cu[^"]+)"', self.text))
 
 

@@ -1,4 +1,4 @@
-"""What XLA's matrix product reaches on this machine with the trainer's flags, in GFLOP/s; prints one JSON object."""
+"""The speed of XLA's matrix product on this machine with the trainer's flags, in GFLOP/s; prints one JSON object."""
 
 from __future__ import annotations
 

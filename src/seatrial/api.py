@@ -123,7 +123,7 @@ def plan(
     model: str | None = None,
     gpu: str | None = None,
 ) -> PlannedRun:
-    """What `run` would start with the same arguments: spec, estimates, commands, files. Nothing is written.
+    """The run that `run` would start with the same arguments: spec, estimates, commands, files. Nothing is written.
 
     Where this machine lacks what the run asks for, the plan is None and `missing` says why. Raises InputError where the
     configuration has errors, for an unknown engine, and for options that do not go together.

@@ -159,7 +159,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_value(text: str, named: re.Match[str]) -> int:
-    """Where the value behind a name ends: a bracket's or a quote's partner, or the lines that are indented below it."""
+    """The end of the value behind a name: of its word, brackets or quotes, or of the lines that are indented below."""
     start = named.end()
     if named["quote"] and not text[start : text.find("\n", start) + 1].strip():
         start += len(text[start:]) - len(text[start:].lstrip())  # JSON's value may stand in a line of its own
@@ -212,7 +212,7 @@ def _line_end(text: str, start: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What one process is started with: argument vector, the variables added to its environment, and text files.
+    """The command of one process: argument vector, the variables added to its environment, and text files.
 
     `files` maps a path, relative to the run directory, to the content that must stand there first; `stdin` is what the
     process reads; `after` are commands that clear away what it leaves behind, however it ended, `wake` those that

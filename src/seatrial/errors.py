@@ -58,7 +58,7 @@ def some(names: Sequence[str], most: int) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed, in words alone: no number of an error and no name of its class."""
+    """The reason for a failure, in words alone: without the number of the error and the name of its class."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, KeyError):

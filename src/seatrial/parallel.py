@@ -25,10 +25,10 @@ _work: Callable[..., Any] | None = None  # of this process, if it is one of the 
 
 
 def map_files(work: Callable[..., R], arguments: Sequence[tuple[Any, ...]], paths: Sequence[Path]) -> list[R]:
-    """What `work` makes of each of the arguments, in their order; each call reads the file with the same number.
+    """The results of `work` for each of the arguments, in their order; each call reads the path of the same index.
 
-    `work` and what it makes must be such that they can be pickled. What it raises is raised here; an interrupt ends
-    the processes. They import the main program once more, so that a script needs the usual `if __name__ == "__main__"`.
+    `work` and its results must be picklable. Its exceptions are raised here; an interrupt ends the processes. They
+    import the main program once more, so that a script needs the usual `if __name__ == "__main__"`.
     """
     processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(paths))
     if processes < 2 or not _is_much(paths):

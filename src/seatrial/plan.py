@@ -37,10 +37,10 @@ VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICE
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What one machine offers.
+    """The resources of one machine.
 
     `accelerators` are the names by which its `vendor`'s runtime selects them, `accelerator_bytes` is the memory of the
-    smallest; None: nobody says.
+    smallest; None: not known.
     """
 
     cores: int
@@ -52,7 +52,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where a run is that is not on this machine: its hosts, what starts processes there, and its directory on each."""
+    """The site of a run on other machines: its hosts, what starts processes there, and its directory on each."""
 
     cluster: Cluster
     root: PurePosixPath
@@ -74,7 +74,7 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What will be run: `spec` is what the processes get, after the rehearsal's changes where there are any."""
+    """A run as planned: `spec` is the one that the processes get, after the rehearsal's changes where there are any."""
 
     engine: str
     on: str
@@ -128,7 +128,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What a plan is made from.
+    """The inputs of a plan.
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
     how many of the nodes this machine stands for (default: all), `secrets` variables that no configuration holds,
@@ -151,7 +151,7 @@ class PlanRequest:
 
     @property
     def run_spec(self) -> RunSpec:
-        """What the processes get."""
+        """The spec that the processes get: the rehearsal's, if it is one."""
         return self.rehearsal.spec if self.rehearsal else self.spec
 
     @property
@@ -299,7 +299,7 @@ def _hosts(cluster: Cluster, nodes: int) -> tuple[Host, ...]:
 
 
 def _devices_here(request: PlanRequest) -> tuple[list[Placement], list[str]]:
-    """What each process computes on, in the order of the module's docstring, and notes on it."""
+    """The devices of each process, by the order of preference in the module's docstring, and notes on them."""
     spec, machine = request.run_spec, request.machine
     each, nodes = spec.topology.devices_per_node, spec.topology.num_nodes
     nodes_here, virtual = request.nodes_here or nodes, [Placement(cpu_devices=each)] * nodes
@@ -375,7 +375,7 @@ def _in_container(command: Command, rank: int, container: Container, site: Site)
 
 
 def _notes_on_flags(request: PlanRequest) -> list[str]:
-    """What becomes of the flags for XLA that the user's shell holds."""
+    """A note on what becomes of the XLA flags in the user's shell; none where there are none."""
     flags, site = request.shell.get("XLA_FLAGS", "").strip(), request.site
     if not flags or request.engine not in WITH_XLA:
         return []

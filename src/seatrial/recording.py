@@ -160,7 +160,7 @@ class Steps(Sequence[Step]):
         return self._values(self._fields.get(name))
 
     def has(self, name: str) -> NDArray[np.bool_]:
-        """Which of the steps have a field."""
+        """A mask of the steps that have a field."""
         return self._known(self._fields.get(name))
 
     def reported(self, name: str) -> Numbers:
@@ -168,7 +168,7 @@ class Steps(Sequence[Step]):
         return self._values(self._reported.get(name))
 
     def reports(self, name: str) -> NDArray[np.bool_]:
-        """Which of the steps report this figure."""
+        """A mask of the steps that report this figure."""
         return self._known(self._reported.get(name))
 
     def _values(self, column: Column | None) -> Numbers:
@@ -328,7 +328,7 @@ class Recording(Sequence[Event]):
 
     @property
     def times(self) -> Numbers:
-        """When each event was, by the wall clock, in their order."""
+        """The wall time of each event, in the order of the events."""
         places = np.concatenate([self.places, *(own.places for own in self.steps.values())])
         others = np.array([event.wall_time for event in self.others], np.float64)
         times = np.concatenate([others, *(own.values("wall_time") for own in self.steps.values())])

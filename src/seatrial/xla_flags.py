@@ -152,7 +152,7 @@ def is_sound(name: str, value: str) -> bool:
 
 
 def replacement(name: str) -> str:
-    """What to do about a flag that is not known."""
+    """The fix for a flag that is not known."""
     return REPLACEMENTS.get(name, "remove it, or correct its name")
 
 

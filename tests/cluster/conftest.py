@@ -28,14 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def node_programs() -> None:
-    """What nodes need is there."""
+    """Fails if something that nodes need is missing."""
     if why := needs.missing(needs.NODES):
         pytest.fail(f"SEATRIAL_REQUIRE_CLUSTER is set, but a cluster on one machine {why}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
 def slurm_programs(node_programs: None) -> None:
-    """What Slurm needs is there too."""
+    """Fails if something that nodes or Slurm need is missing."""
     if why := needs.missing(needs.SLURM):
         pytest.fail(f"SEATRIAL_REQUIRE_CLUSTER is set, but Slurm on one machine {why}", pytrace=False)
 

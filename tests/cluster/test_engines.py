@@ -189,7 +189,7 @@ def test_maxtext_in_containers_meets_its_targets_or_fails_by_them(make_person: C
 
 
 def test_the_flags_of_an_image_are_those_of_its_own_jaxlib(make_person: Callable[..., Person]) -> None:
-    """Which knows what the one beside the launcher does not, and the reverse."""
+    """The image's jaxlib knows flags that the launcher's does not, and the reverse."""
     person = make_person(2)
     library = person.cluster.shared / "jaxlib"
     library.mkdir()

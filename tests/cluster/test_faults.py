@@ -1,4 +1,4 @@
-"""What breaks under a run over SSH, on nodes with real daemons: named, in time, and nothing is left of it."""
+"""Faults during a run over SSH, on nodes with real daemons: each is named in time, and nothing is left of the run."""
 
 from __future__ import annotations
 

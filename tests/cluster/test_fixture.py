@@ -201,7 +201,7 @@ def test_sacct_knows_how_a_job_ended(make_slurm: Callable[..., Slurm]) -> None:
 
 
 def ended(slurm: Slurm, job: str) -> str:
-    """What Slurm says of a job once it has ended; before, nothing."""
+    """Slurm's description of a job that has ended; "" before its end."""
     shown = slurm.run(["scontrol", "show", "job", job], check=False).stdout
     return "" if any(f"JobState={state}" in shown for state in ("PENDING", "RUNNING", "COMPLETING")) else shown
 
@@ -212,7 +212,7 @@ LOCKS = (Path("/run/libpod"), Path("/run/containers"), Path("/dev/shm/libpod_loc
 
 
 def seen() -> dict[str, set[object]]:
-    """What can be seen on this machine, by numbers that nothing later has again; no process, no namespace."""
+    """The network devices, processes and control groups of this machine, by numbers that nothing later has again."""
     links = json.loads(subprocess.check_output(["ip", "-json", "link"], text=True))
     found: dict[str, set[object]] = {
         "devices": {link["ifindex"] for link in links},
@@ -230,7 +230,7 @@ def common(one: dict[str, set[object]], other: dict[str, set[object]]) -> dict[s
 
 
 def traces(slot: int) -> dict[str, set[object]]:
-    """What a cluster has made."""
+    """The network devices, processes and control groups that the cluster in a slot has made."""
     links = json.loads(subprocess.check_output(["ip", "-json", "link"], text=True))
     members: set[psutil.Process] = set()
     for process in psutil.process_iter():

@@ -1,4 +1,4 @@
-"""What is looked at before a run, on nodes with real daemons: each fault is found on the host that has it."""
+"""The checks before a run, on nodes with real daemons: each fault is found on the host that has it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_nodes_that_cannot_be_asked(
 
 
 def impostor(node: Node, program: str) -> None:
-    """What stands in for the node's python3; `begin()` is how the real one begins."""
+    """Puts a program in place of the node's python3; its `begin()` writes what the real one writes first."""
     path = node.path(USER_HOME / "bin" / "python3")
     path.write_text(
         f"#!{sys.executable}\nimport json, os, sys, time\nwrite = sys.stdout.buffer.write\n"

@@ -48,7 +48,7 @@ def log(run_dir: Path, text: str, rank: int = 0, host: str = "local0") -> None:
 
 
 def refused(run_dir: Path, verb: str, *options: str) -> str:
-    """What is told of something that cannot be done."""
+    """The error message of a verb that cannot do what it is asked for."""
     done = seatrial(verb, run_dir, *options, cwd=run_dir.parent)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("error[") == 1, done.stderr

@@ -1,4 +1,4 @@
-"""What options accept, and how the command line reads in a terminal of 80 columns."""
+"""The values that options accept, and the command line's help in a terminal of 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people mistype: each gets a message that names the place and the fix, exit code 2, and no word of Python's."""
+"""Typing mistakes: each gets a message that names the place and the fix, exit code 2, and no word of Python's."""
 
 from __future__ import annotations
 

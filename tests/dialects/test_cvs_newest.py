@@ -112,7 +112,7 @@ def found(resolved: Resolved, code: str) -> list[Problem]:
 
 
 def is_as_cvs_writes_it(spec: RunSpec) -> None:
-    """What CVS writes into MaxText's YAML, XLA_FLAGS and its file of variables, for every JAX file of the newest."""
+    """Asserts what the newest CVS writes into MaxText's YAML, XLA_FLAGS and file of variables for every JAX file."""
     assert (spec.steps, spec.checkpoint.enabled, spec.data.kind) == (40, False, "synthetic")
     assert spec.execution.xla_flags == {**XLA_FLAGS, "xla_gpu_enable_command_buffer": ""}  # XLA takes the quotes off
     assert VARIABLES.items() <= spec.execution.environment.items()

@@ -1,4 +1,4 @@
-"""Which dialect reads a file: decided by its keys, never by its name."""
+"""The dialect that reads a file: decided by its keys, never by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a key: where its value came from, and what the other dialects call it."""
+"""The explanation of a key: where its value came from, and what the other dialects call it."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def problems(config: Path) -> list[dict[str, Any]]:
 
 
 def test_the_advice_of_a_list_on_the_command_line_is_taken() -> None:
-    """What the findings about the network tell people to give."""
+    """The findings about the network recommend this list."""
     config = CVS / "megatron_llama3.1-8b_mi325x.json"
     done = seatrial("check", config.name, LIST, cwd=CVS)
     assert (done.returncode, done.stderr) == (0, "")

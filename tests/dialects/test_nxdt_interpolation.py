@@ -19,7 +19,7 @@ def resolved(text: str, **environment: str | None) -> tuple[Any, list[Problem]]:
 
 
 def value(text: str, **environment: str | None) -> Any:
-    """What `x` is in a file with a few keys beside it."""
+    """The value of `x` in a file with a few keys beside it."""
     rest = (
         "\nn: 3\nf: 2.5\nt: true\nnothing: null\nword: abc\nlist: [1, 2]\nm: {a: 4, b: {c: 5, d: '${..a}', e: '${.c}'}}"
     )

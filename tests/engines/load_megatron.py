@@ -34,7 +34,7 @@ HOPPER = (9, 0)
 
 
 def parse(words: list[str], world: int, environment: dict[str, str]) -> dict[str, Any] | str:
-    """What Megatron has after its start, as one of so many ranks."""
+    """Megatron's arguments by name after its start, as the first of `world` ranks; or its error message."""
     noise = io.StringIO()
     ranks = {"WORLD_SIZE": str(world), "RANK": "0", "LOCAL_RANK": "0"}
     # The kernel of Transformer Engine's that rotates is looked for at once.

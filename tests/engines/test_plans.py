@@ -1,4 +1,4 @@
-"""What MaxText and Megatron-LM are started with: every byte of it, on two hosts, with and without a container."""
+"""The commands that start MaxText and Megatron-LM: every byte of them, on two hosts, with and without a container."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def shell_texts(argv: Sequence[str]) -> list[str]:
 
 
 def start(made: Commands, cwd: Path) -> tuple[list[str], dict[str, str], str]:
-    """What the program was started with in the end: its arguments, its environment, its folder."""
+    """The arguments, the environment and the folder with which the program was started in the end."""
     first = made.each[0]
     variables = {
         key: value.reveal() if isinstance(value, Secret) else value for key, value in first.environment.items()
@@ -355,7 +355,7 @@ def test_the_library_of_a_card_should_be_the_hosts() -> None:
 
 @pytest.mark.parametrize("value", [value for value in HOSTILE if re.search(r"[^\w./@%+=:,-]", value)])
 def test_what_a_shell_could_take_for_more_is_not_given_to_the_script(value: str) -> None:
-    """Which puts its variables into a text that it evaluates."""
+    """The script puts its variables into a text that it evaluates."""
     _, spec = read("mi3xx_megatron_llama_single")
     assert plan(spec, "megatron").processes[0].command.argv[-1] == "examples/llama/train_llama3.sh"
     odd = replace(spec, data=replace(spec.data, index_dir=f"/cache/{value}"))

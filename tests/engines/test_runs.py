@@ -71,7 +71,7 @@ def play(
 
 
 def told(run_dir: Path) -> list[str]:
-    """What the checks say that did not pass."""
+    """The sentences of the checks that failed or are inconclusive."""
     axes = json.loads((run_dir / "verdict.json").read_text())["axes"].values()
     return [
         check["sentence"] for axis in axes for check in axis["checks"] if check["status"] in ("fail", "inconclusive")
@@ -116,7 +116,7 @@ def test_out_of_memory_on_one_node_is_blamed_on_it(tmp_path: Path, monkeypatch: 
 
 
 def test_command_line_runs_maxtext_on_virtual_devices(tmp_path: Path) -> None:
-    """Where MaxText is, says a variable of the configuration."""
+    """A variable of the configuration says where MaxText is."""
     text = (ROOT / "configs" / "maxtext" / "maxtext-quick.sh").read_text()
     config = tmp_path / "quick.sh"
     config.write_text(text.replace("python3 ", f"export MAXTEXT_ROOT={PROGRAMS / 'maxtext'}\npython3 ", 1))

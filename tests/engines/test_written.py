@@ -1,4 +1,4 @@
-"""What `convert` writes is loaded by the target's own loader: `make test-maxtext` makes MaxText's, and OmegaConf."""
+"""Files that `convert` writes load in the target's own loader: MaxText's and OmegaConf, from `make test-maxtext`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run will need, against what compilers and published runs say."""
+"""The estimated memory of a run, against the figures of compilers and of published runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_state_alone_is_less_than_any_run_took(gib: float, spec: RunSpec) ->
 
 
 def test_all_gradients_are_there_at_the_update() -> None:
-    """Where a table of positions is most of the model, no moment before it holds as much."""
+    """If a table of positions is most of the model, no moment before the update holds as much."""
     small = replace(
         MODELS["llama3.1-8b"], vocab_size=256, hidden_dim=2, num_layers=2, num_heads=1, num_kv_heads=1, head_dim=2,
         ffn_dim=1, positions="learned", max_positions=1024,
@@ -160,7 +160,7 @@ def test_gradients_that_are_not_added_in_place_cross_the_network_late() -> None:
 
 
 def test_activations_of_several_sequences_are_turned_around() -> None:
-    """What both norms of a layer give, of all tokens; only with sequence parallelism, and where all is kept."""
+    """The outputs of both norms of a layer, of all tokens; only with sequence parallelism, and where all is kept."""
     one = 2 * 32 * 8 * 4096 * 4096
     spec = spec_of("llama3.1-8b", 8, 4096, "none", fsdp=8, tensor=8, parallel=SP)
     assert own_layer.turned_activations(spec, 8 * 4096) == 2 * one

@@ -83,7 +83,7 @@ class Browser:
         return str(self._driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
 
     def complaints(self) -> list[str]:
-        """What the console said since the page was opened."""
+        """The console's messages since the page was opened."""
         return [entry["message"] for entry in self._driver.get_log("browser")]
 
     def requests(self) -> list[str]:

@@ -32,7 +32,7 @@ def captured(
     folder: Path, script: str, *arguments: str, variables: Mapping[str, str] | None = None,
     existing: Sequence[str] = (), seconds: float = 8.0, name: str = "launch.sh",
 ) -> Captured:  # fmt: skip
-    """What a script does that is alone in a folder."""
+    """The capture of a script that is alone in a folder."""
     sandboxed_or_skip()
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)

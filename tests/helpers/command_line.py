@@ -13,7 +13,7 @@ from seatrial.cli import main
 
 
 def seatrial(*arguments: str | Path, cwd: Path) -> CompletedProcess[str]:
-    """What a person would see of `seatrial …` in that folder, and its exit code."""
+    """The output of `seatrial …` in that folder, as a person would see it, and its exit code."""
     command, code = ["seatrial", *map(str, arguments)], 0
     out, err = io.StringIO(), io.StringIO()
     with patch.object(sys, "argv", command), chdir(cwd), redirect_stdout(out), redirect_stderr(err):

@@ -1,8 +1,8 @@
-"""What XLA reserves for whole training steps: of each device, in GiB, by the buffers of the step compiled for an H200.
+"""The memory that XLA reserves on each device for training steps: in GiB, by the buffers of steps compiled for an H200.
 
-Arguments, results that take no argument's place, and temporary memory; jax, jax-cuda13-plugin and jax-cuda13-pjrt
-0.10.2, cuDNN 9.12.0.46, of float32 parameters and moments where nothing else is said. `make test-gpu-plan` compiles
-every row anew and compares.
+Arguments, results that do not reuse an argument's buffer, and temporary memory; with jax, jax-cuda13-plugin and
+jax-cuda13-pjrt 0.10.2 and cuDNN 9.12.0.46; float32 parameters and moments unless stated otherwise. `make test-gpu-plan`
+compiles every row again and compares.
 """
 
 from __future__ import annotations

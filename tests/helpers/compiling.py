@@ -1,4 +1,4 @@
-"""How tests compile: quickly, and what can be kept once a session."""
+"""Settings for compiling in tests: quickly, and slow programs only once a session."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def agrees(shown: Sequence[str], printed: Sequence[str]) -> bool:
 
 
 def rewritten(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
-    """What was printed, with the lines that were shown where they still hold, and `…` for what it stood for before."""
+    """The printed lines, with the shown lines that still hold in their places, and `…` for what it stood for before."""
     lines: list[str] = []
     at, any_lines = 0, False
     for line in shown:
@@ -107,7 +107,7 @@ def rewritten(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What a page sees: the installed `seatrial` and the system's programs, an empty home, no terminal."""
+    """The environment of a page's commands: the installed `seatrial`, system programs, an empty home, no terminal."""
     programs = folder / "bin"
     programs.mkdir()
     program = programs / "seatrial"
@@ -119,7 +119,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def shown_as(text: str) -> list[str]:
-    """What was printed, as a page shows it: without blanks at the ends of lines, and blank lines at the end."""
+    """The printed lines as a page shows them: without blanks at the ends of lines or blank lines at the end."""
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 

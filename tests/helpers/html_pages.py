@@ -51,7 +51,7 @@ def hostile_run(run_dir: Path) -> Path:
 
 
 class Page(HTMLParser):
-    """What a parser makes of a page: its elements with their attributes, and its text."""
+    """A parsed page: its elements with their attributes, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

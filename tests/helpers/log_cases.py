@@ -55,14 +55,14 @@ def steps(events: Iterable[Event]) -> list[Step]:
 
 
 def by_tables(lines: Iterable[str]) -> list[Event]:
-    """What the log is read as if nothing is learnt of its lines."""
+    """The events of the log, read without learning from its lines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "learn_pattern", lambda *_, **__: None)
         return list(logs.parse(lines))
 
 
 def both(lines: Sequence[str]) -> list[Event]:
-    """What the log is read as; the tables, the fast path, and the one for many lines at once agree."""
+    """The events of the log, on which the tables, the fast path, and the path for many lines at once agree."""
     found = list(logs.parse(lines))
     told_of = [dumps(event) for event in found]
     assert [dumps(event) for event in by_tables(lines)] == told_of

@@ -19,7 +19,7 @@ def line(time: float, key: str, value: Any = None, **metadata: Any) -> str:
 
 
 def header(benchmark: str = "llama2_70b_lora", **facts: Any) -> list[str]:
-    """What stands before the first step; several ranks say that they begin."""
+    """The lines before the first step; several ranks log that they begin."""
     lines = [line(START - 60 + rank / 100, "init_start") for rank in range(4)]
     facts = {"submission_benchmark": benchmark, "global_batch_size": BATCH, **facts}
     lines += [line(START - 50, key, value) for key, value in facts.items()]
@@ -47,7 +47,7 @@ def later(lines: Sequence[str], seconds: int) -> list[str]:
 
 
 def seconds_to_train(evaluations: Sequence[float]) -> float:
-    """How long a run of these evaluations takes, from `run_start` to `run_stop`."""
+    """The seconds that a run of these evaluations takes, from `run_start` to `run_stop`."""
     return sum(SECONDS * (after - before) + 10 for _, before, after, _ in _blocks(evaluations))
 
 

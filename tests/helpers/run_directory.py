@@ -212,7 +212,7 @@ def write_judged(
     family: str = "maxtext",
     convention: str | None = None,
 ) -> Path:
-    """What judging logs from other trainers leaves: no plan, and a configuration only if it was stated (`asked`)."""
+    """Writes the run directory of judged logs from other trainers: no plan, a configuration only if given (`asked`)."""
     run_dir.mkdir(parents=True, exist_ok=True)
     recorded = recording.merge(list(part) for part in story(asked or asked_for()))
     writer = events.Writer(run_dir / "events-0.jsonl")

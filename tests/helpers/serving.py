@@ -21,7 +21,7 @@ SERVE = [sys.executable, "-c", "from seatrial.cli import main; main()", "serve"]
 
 @dataclass
 class Answer:
-    """What a server has answered."""
+    """A server's answer."""
 
     status: int
     headers: Mapping[str, str]

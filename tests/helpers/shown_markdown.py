@@ -14,7 +14,7 @@ LIVE = re.compile(r"@\w|[#!$%~&^](?=[\w\"{])|://|\bwww\.|\bGH-\d|\b[0-9a-f]{7,40
 
 
 class Shown(HTMLParser):
-    """What a reader gets: the elements, and the text outside of code."""
+    """Rendered Markdown as a reader sees it: the elements, and the text outside of code."""
 
     def __init__(self, source: str) -> None:
         super().__init__(convert_charrefs=True)

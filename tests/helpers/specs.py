@@ -372,7 +372,7 @@ def assert_honest(notes: Iterable[Note], spec: RunSpec, different: Iterable[str]
 def assert_round_trip(
     write: Callable[[RunSpec], Written], read: Callable[[Request], Resolved], spec: RunSpec
 ) -> Written:
-    """What a dialect writes reads back, without errors, as the same spec at every path without a note."""
+    """Asserts that what a dialect writes reads back, without errors, as the same spec at every path without a note."""
     written = write(spec)
     resolved = read_text(read, written.text, written.suffix)
     errors = [(p.code, p.path, p.why) for p in resolved.problems if p.severity == "error"]

@@ -66,7 +66,7 @@ class Terminal:
             self.goes_on += [True] * (len(parts) - 1) + [False]
 
     def lines(self) -> list[str]:
-        """What is to be read, without rows that are empty at the end."""
+        """The rows as text, without those that are empty at the end."""
         shown = ["".join(row).rstrip() for row in self.rows]
         while shown and not shown[-1]:
             shown.pop()

@@ -31,5 +31,5 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def objective_of(name: str) -> str:
-    """What a case's data are for."""
+    """The objective that a case's data are for."""
     return name if name in ("sft", "dpo", "orpo") else "pretraining"

@@ -115,7 +115,7 @@ def cases() -> list[Case]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a process said, how it ended, and what it took: CPU time, its helpers' included, and its peak memory."""
+    """The output of a process, its exit code, and its cost: CPU time, its helpers' included, and its peak memory."""
 
     exit_code: int
     out: str

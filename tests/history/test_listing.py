@@ -1,4 +1,4 @@
-"""What `seatrial history` prints, and how a run is found by its name."""
+"""The output of `seatrial history`, and how a run is found by its name."""
 
 from __future__ import annotations
 

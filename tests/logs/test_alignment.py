@@ -24,7 +24,7 @@ QUARTER = timedelta(minutes=15)
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """How a rank's clock reads: `ahead` of the true time, plus `drift` of every second."""
+    """A rank's clock: `ahead` of the true time, and by `drift` more with every second since START."""
 
     ahead: timedelta = timedelta(0)
     drift: float = 0.0

@@ -286,7 +286,7 @@ def test_a_loss_beside_rewards_is_a_policys(tmp_path: Path, line: str, is_policy
 
 
 def launched(nodes: int, exited: int) -> list[str]:
-    """What an older DeepSpeed's launcher says of two processes per node, around every tenth of 44 steps."""
+    """The log of an older DeepSpeed's launcher with two processes per node, around every tenth of 44 steps."""
     begin = [
         f"[2024-05-02 10:00:00,100] [INFO] [launch.py:131:main] nnodes={nodes}, num_local_procs=2, node_rank={node}"
         for node in range(nodes)

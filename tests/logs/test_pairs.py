@@ -1,4 +1,4 @@
-"""What the pairs of a step line say: losses beside the loss, and numbers with decimal commas."""
+"""The pairs of a step line: losses beside the loss, and numbers with decimal commas."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_a_reported_speed_of_the_whole_run_decides_nothing(
 def lines(
     every: int, steps_done: int, per_epoch: int, *, version: int, seconds: float, first: bool = False, end: bool = True
 ) -> list[str]:
-    """What a run prints without a bar; version 4 rounds by decimals, version 5 to four digits."""
+    """The output of a run without a progress bar; version 4 rounds by decimals, version 5 to four digits."""
 
     def told(values: dict[str, float]) -> str:
         if version == 5:

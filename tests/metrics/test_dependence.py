@@ -1,4 +1,4 @@
-"""How much a series of steps that resemble each other tells: against theory, and scipy as a witness."""
+"""Statistics of steps that resemble each other: against theory, and scipy as a witness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps count, by each rule."""
+"""The steady window: the steps that count, by each rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watches a node: the real one, under a real agent; programs stand in for those of the vendors only."""
+"""The observer of a node: the real one, under a real agent; programs stand in for those of the vendors only."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def seen(folder: Path) -> dict[str, Any]:
-    """What the last samples say of the devices."""
+    """The last sample of each device."""
     return {device: values for entry in lines(folder, "sample") for device, values in entry["devices"].items()}
 
 

@@ -1,4 +1,4 @@
-"""What is said of a process that has ended."""
+"""The sentence about a process that has ended."""
 
 from __future__ import annotations
 

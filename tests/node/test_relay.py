@@ -1,4 +1,4 @@
-"""What begins agents on a host and tells of them, in processes of its own on this one."""
+"""The relay, which starts agents on a host and reports on them: as processes on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools and the kernel say, in the forms that they say it in, and damaged."""
+"""The output of tools and of the kernel, in the forms in which it comes, and damaged."""
 
 from __future__ import annotations
 

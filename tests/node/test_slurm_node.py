@@ -1,4 +1,4 @@
-"""What finds its place on a node of a job: hosts, address, and the job's text with both in it."""
+"""The program that finds its place on a node of a job: hosts, address, and the job's text with both in it."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ SCHEMA = {
 
 
 def wrong(element: ElementTree.Element) -> list[str]:
-    """What the schema does not allow, in the element and below it."""
+    """The violations of the schema, in the element and below it."""
     kind = SCHEMA.get(element.tag)
     if kind is None:
         return [f"no element <{element.tag}>"]

@@ -1,4 +1,4 @@
-"""What is published of a run: the same for every copy, with secrets masked, and hostile text as it is shown."""
+"""The publication of a run: the same for every copy, with secrets masked, and hostile text as it is shown."""
 
 from __future__ import annotations
 

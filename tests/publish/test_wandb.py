@@ -55,7 +55,7 @@ print(json.dumps(out))
 
 
 def written(folder: Path) -> dict[str, Any]:
-    """What the only file of a run holds."""
+    """The content of the only file of a run."""
     (path,) = (folder / "wandb").glob("offline-run-*/*.wandb")
     return dict(json.loads(publishing.python(READER, path)))
 

@@ -50,7 +50,7 @@ def written(tmp_path: Path, *paths: str, kind: str = "sft", more: str = "") -> P
 
 
 def looked(tmp_path: Path, *paths: str, kind: str = "sft", more: str = "") -> list[dict[str, Any]]:
-    """What `check` finds, without those findings that have nothing to do with data."""
+    """The findings of `check` for a configuration that reads these files."""
     done = seatrial("check", written(tmp_path, *paths, kind=kind, more=more), "--format", "json", cwd=tmp_path)
     assert done.stderr == ""
     found: list[dict[str, Any]] = json.loads(done.stdout)["problems"]

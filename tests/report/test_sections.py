@@ -1,4 +1,4 @@
-"""What a report tells beside the verdict: attempts, reported figures, unevenness, first causes."""
+"""The sections of a report beside the verdict: attempts, reported figures, unevenness, first causes."""
 
 from __future__ import annotations
 

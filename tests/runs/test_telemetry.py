@@ -1,4 +1,4 @@
-"""What was seen of the nodes: read from files that may be damaged, and held against what the processes did."""
+"""The telemetry of the nodes: read from files that may be damaged, and compared with what the processes did."""
 
 from __future__ import annotations
 

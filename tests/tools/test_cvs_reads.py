@@ -1,4 +1,4 @@
-"""What CVS reads of a configuration, found in a repository of our own in the grammar of CVS's."""
+"""The keys of a configuration that CVS reads, found in a repository of our own, written as CVS's is."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def uncached():
 
 
 def custom_calls(spec: RunSpec) -> Counter[str]:
-    """How often the step's program calls each routine of NVIDIA's libraries; layers that are scanned count once."""
+    """The number of calls of each routine of NVIDIA's libraries in the step's program; scanned layers count once."""
     text = program_of(spec)
     return Counter(re.findall(r'custom_call_target="([^"]+)"', text))
 

@@ -69,7 +69,7 @@ MORE_MESHES = {
 
 @dataclass(frozen=True)
 class Observed:
-    """What a mesh made of the same ten steps; `collectives` counts the instructions of the compiled step by kind."""
+    """The results of the same ten steps on one mesh; `collectives` counts the compiled step's instructions by kind."""
 
     losses: list[float]
     norms: list[float]

@@ -1,4 +1,4 @@
-"""What a run leaves to look at, without a run: tables, TensorBoard's files, the log."""
+"""The files that a run leaves to look at, made without a run: tables, TensorBoard's files, the log."""
 
 from __future__ import annotations
 

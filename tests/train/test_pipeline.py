@@ -1,4 +1,4 @@
-"""What a pipeline is made of: the order in which layers lie, and what virtual stages keep."""
+"""The parts of a pipeline: the order in which layers lie, and what virtual stages keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each row of recomputation keeps, and that none of them changes a number."""
+"""The tensors that each row of recomputation keeps, and that none of the rows changes a number."""
 
 from __future__ import annotations
 

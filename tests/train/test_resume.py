@@ -71,7 +71,7 @@ def whole(tmp_path_factory) -> dict[int, float]:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory) -> Path:
-    """What a run leaves that is killed when the checkpoint of step 20 is on disk."""
+    """The run directory of a run that is killed when the checkpoint of step 20 is on disk."""
     out = tmp_path_factory.mktemp("killed")
     process = start(SPEC, out)
     wait_until(process, lambda: 20 in committed(out))

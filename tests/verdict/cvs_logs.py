@@ -48,7 +48,7 @@ def megatron(
     summary: bool = True,
     after: tuple[str, ...] = (),
 ) -> list[str]:
-    """What ROCm's train_llama3.sh writes: iteration lines, and four lines that sum them up."""
+    """The log of ROCm's train_llama3.sh: iteration lines, and four lines that sum them up."""
     lines = ["training starts: 8 ranks"]
     tflops, clock = tokens * tflop_per_token(megatron_spec()), 0.0
     for step in range(1, iterations + 1):
@@ -95,7 +95,7 @@ def maxtext(
     before: tuple[str, ...] = (),
     marker: bool = True,
 ) -> list[str]:
-    """What MaxText writes on the node that reports, up to its orderly shutdown."""
+    """The log of MaxText on the node that reports, up to its orderly shutdown."""
     per_device = spec.tokens_per_step / spec.topology.num_devices
     lines = [f"Num_devices: {spec.topology.num_devices}, shape (1, 8)", *before]
     for step in range(steps):

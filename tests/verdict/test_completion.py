@@ -362,7 +362,7 @@ def test_a_process_that_broke_before_the_others_is_told_with_its_own_step() -> N
 
 
 def unhealthy(*tasks: str) -> list[str]:
-    """What a JAX process prints of those that its coordinator has not heard of."""
+    """The lines of a JAX process about tasks that its coordinator no longer hears from."""
     head = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"
     return [
         f"E0301 11:00:00.4   22 coordination_service.cc:1549] [77] The error goes to all tasks: {head}",

@@ -1,4 +1,4 @@
-"""What CVS answers on the logs that it is known to misjudge."""
+"""The answers of CVS on the logs that it is known to misjudge."""
 
 from __future__ import annotations
 

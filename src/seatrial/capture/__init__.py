@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
-    """What a script did: its calls and commands in order, its end, and the paths that were made for it."""
+    """The record of a script: its calls and commands in order, its end, and the paths that were made for it."""
 
     request: Request
     project: Path

@@ -118,7 +118,7 @@ def copy(project: Path, to: Path, script: Path, owner: int | None = None) -> Non
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """What is in a folder; nothing in one that nobody may read."""
+    """The entries of a folder; none of one that cannot be read."""
     try:
         with os.scandir(folder) as found:
             return list(found)
@@ -146,7 +146,7 @@ def _copy_file(entry: os.DirEntry[str], there: str, owner: int | None) -> None:
 
 
 def count(scratch: Path) -> int:
-    """How many files and folders there are."""
+    """The number of files and folders."""
     return sum(1 for _ in _walk(scratch))
 
 

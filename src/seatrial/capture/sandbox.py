@@ -69,7 +69,7 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a script ended: its exit code (None: it was stopped), and its last output."""
+    """The end of a script: its exit code (None: it was stopped), and its last output."""
 
     exit_code: int | None
     output: str
@@ -224,7 +224,7 @@ def _folder(path: str) -> list[str]:
 
 
 def _made(missing: Iterable[Missing]) -> list[str]:
-    """What a script expects and is not here, as empty folders, empty files, or stand-ins."""
+    """Bubblewrap's arguments for what a script expects and is not here: empty folders, empty files, or stand-ins."""
     argv: list[str] = []
     for each in missing:
         argv += _above(Path(each.path))

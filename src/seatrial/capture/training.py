@@ -116,7 +116,7 @@ def _shown(captured: Captured, file: str, folder: str) -> str:
 
 
 def _folder(captured: Captured, call: Call) -> str:
-    """Where a command was started, as a user would write it from here; "" for a folder that is not here."""
+    """The folder in which a command was started, as a user would write it from here; "" for one outside the project."""
     if not Path(call.folder).is_relative_to(captured.project):
         return ""
     return _from_here(captured, Path(call.folder))
@@ -141,7 +141,7 @@ def _places(captured: Captured, words: Sequence[str], start: str) -> Iterator[st
 
 
 def _lines(captured: Captured) -> dict[str, list[str]]:
-    """Where each option is written in the script."""
+    """The lines of each option in the script, as `file:line`."""
     found: dict[str, list[str]] = {}
     try:
         text = captured.request.script.read_text(encoding="utf-8", errors="replace")
@@ -205,7 +205,7 @@ def _unset(captured: Captured) -> Iterator[tuple[str, str]]:
 
 
 def assumed(captured: Captured) -> Iterator[str]:
-    """What the sandbox pretended, in words: answers about machines, paths that are not here."""
+    """The sandbox's assumptions, in words: answers about machines, variables that are not set, paths not here."""
     answers: dict[str, list[str]] = {}
     for call in captured.calls:
         if call.kind == "answer":

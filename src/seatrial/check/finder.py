@@ -32,7 +32,7 @@ class Finder:
 
     @property
     def blocking(self) -> Severity:
-        """How severe it is that the run itself could not work: a plan, a rehearsal and a verdict still can."""
+        """The severity where the run itself could not work: a plan, a rehearsal and a verdict still can."""
         return "error" if self.needs.device else "warning"
 
     def is_given(self, path: str) -> bool:
@@ -45,7 +45,7 @@ class Finder:
         return origin.kind == "default" and origin.note.startswith("assumed")
 
     def key(self, path: str) -> str:
-        """What the user calls a spec path."""
+        """The last part of the user's key for a spec path, else the path."""
         return self._resolved.origin(path).key.rpartition(".")[2] or path
 
     def name(self, path: str) -> str:
@@ -54,7 +54,7 @@ class Finder:
         return origin.key if origin.key and path in self._resolved.origins else path
 
     def note(self, path: str) -> str:
-        """How a value was made, where that is not plain: ", assumed …"."""
+        """The note of a value's origin, as " (assumed …)"; "" where there is none."""
         note = self._resolved.origin(path).note
         return f" ({note})" if note else ""
 

@@ -16,7 +16,7 @@ _NOT_SHAPE = ("name", "vocab_multiple")
 
 
 def contradiction(name: str, stated: Mapping[str, tuple[str, Any]]) -> str | None:
-    """How numbers given for a model differ from its name's preset: user's key → (field of ModelSpec, value)."""
+    """The difference of a model's numbers from its name's preset, if any: user's key → (field of ModelSpec, value)."""
     preset = MODELS.get(name)
     if preset is None:
         return None

@@ -16,7 +16,7 @@ _SCALING = ("loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_wi
 
 
 def _is_usual(name: str, holds: _Effect) -> _Effect:
-    """Where something holds, or a number of the scaled loss is the one that holds anyway."""
+    """A condition that is also true where a number of the scaled loss is its default."""
     return lambda spec: holds(spec) or getattr(spec.precision, name) == getattr(Precision(), name)
 
 

@@ -64,7 +64,7 @@ def _refused(spec: RunSpec, *, is_rehearsal: bool) -> Iterator[Refusal]:
 
 
 def _of_data(spec: RunSpec) -> Iterator[Refusal]:
-    """What it cannot learn from, or measure."""
+    """The refusals of data that the trainer cannot learn from, or evaluate on."""
     data, evaluation, kind = spec.data, spec.evaluation, spec.objective.kind
     interval = "evaluation.interval_steps" if evaluation.interval_steps else "evaluation.interval_fraction"
     if data.kind == "synthetic":
@@ -100,7 +100,7 @@ def _has_uneven_stages(spec: RunSpec) -> bool:
 
 
 def _no_recipe(quantization: str | None, sizes: dict[str, int]) -> str | None:
-    """Why the trainer cannot quantize its products like this."""
+    """The reason that the trainer cannot quantize its products like this; None if it can."""
     recipe = QUANTIZATIONS.get(quantization or "")
     if quantization is None or (recipe and not (recipe.startswith("delayed") and sizes.get("pipeline", 1) > 1)):
         return None

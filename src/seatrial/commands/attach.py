@@ -46,7 +46,7 @@ def run_is_over(run_dir: Path, status: dict[str, Any], fix: str) -> InputError:
 
 
 def target_and_engine(run_dir: Path) -> tuple[Target, str]:
-    """Where a run is, and what trains there. Raises InputError where its plan does not say."""
+    """The target and the engine of a run. Raises InputError where its plan does not say."""
     plan = plan_of(run_dir)
     on, engine = plan.get("on"), plan.get("engine")
     if not isinstance(on, str) or not isinstance(engine, str):

@@ -155,7 +155,7 @@ def _next(path: Path) -> list[str]:
 
 
 def _nothing(captured: Captured) -> InputError:
-    """Why no training was reached: what the script asks for, where it ended, or what it started instead."""
+    """The error for a script that reached no training: what it asks for, where it ended, or what it started instead."""
     script, ended = captured.request.script, captured.ended
     last = next((step for step in reversed(captured.steps) if step.file and step.line), None)
     place = f" at {inert(last.file)}:{last.line}" if last else ""
@@ -195,7 +195,7 @@ def _said(output: str) -> str:
 
 
 def _asked(captured: Captured, said: str) -> InputError | None:
-    """What a script asks for: a placeholder to fill in, an argument, a variable."""
+    """The error for a script that asks for a placeholder's value, an argument or a variable; None: it asks for none."""
     script, ended = captured.request.script, captured.ended
     again = f"give it: seatrial capture {shlex.quote(str(script))}"
     text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""

@@ -59,7 +59,7 @@ def named_target(name: str) -> str:
 
 
 def why_not(spec: RunSpec) -> str:
-    """Why `target_of` has nothing for a run."""
+    """The reason that `target_of` has no target for a run."""
     known = ", ".join(TARGETS)
     if spec.topology.device is None:
         return f"the run names no device; say which with --compile-for: {known} or {CPU}"

@@ -20,7 +20,7 @@ CPU = "cpu"
 
 
 def folder() -> Path:
-    """Where profiles are kept."""
+    """The folder of the profiles."""
     if named := os.environ.get(FOLDER):
         return Path(named)
     from platformdirs import user_data_path  # late: most commands need none

@@ -39,7 +39,7 @@ def write_events(record: Sequence[Event], run_dir: Path) -> None:
 
 
 def _write_unrecorded(run_dir: Path) -> None:
-    """What the launcher saw and, on a full disk, could only note in the run's status."""
+    """Writes the events that the launcher, on a full disk, could only note in the run's status."""
     path = run_dir / "events-launcher.jsonl"
     try:
         lines = read_status(run_dir).get("unrecorded")
@@ -65,7 +65,7 @@ def _write_engine_events(documents: Documents) -> None:
 
 
 def _lifetimes(run_dir: Path) -> dict[int, Lifetime]:
-    """When each process was started and ended, as its agents' status files say."""
+    """The start and end of each process, by rank, as the agents' status files say."""
     found: dict[int, Lifetime] = {}
     for path in (run_dir / "status.json", *run_dir.glob("nodes/*/status.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -82,7 +82,7 @@ def _lifetime(process: Mapping[str, Any]) -> Lifetime:
 
 
 def _write_kernel_faults(run_dir: Path) -> None:
-    """What the kernels of the nodes reported that can end a run."""
+    """Writes the faults that the nodes' kernels reported and that can end a run."""
     launcher, path = run_dir / "events-launcher.jsonl", run_dir / "events-kernel.jsonl"
     path.unlink(missing_ok=True)
     recorded = events.read(launcher) if launcher.exists() else ()

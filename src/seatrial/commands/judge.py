@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions:
-    """How to judge; None is the default.
+    """The options of judging; None is the default.
 
     `steps` is how many were planned, where nothing else says it. `policy` is a name of `metrics.POLICIES`, `convention`
     one of `flops.CONVENTIONS`; with `published`, the nearest published result is a target with this tolerance. The

@@ -119,7 +119,7 @@ def at_size_of(resolved: Resolved, record: Recording) -> Resolved:
 
 
 def _changes(spec: RunSpec, devices: int | None, tokens: int | None) -> Iterator[tuple[str, int]]:
-    """What another number of devices changes: nodes, the axis that spans them, and the batch."""
+    """The values that another number of devices changes: nodes, the axis that spans them, and the batch."""
     if not devices or devices == spec.topology.num_devices:
         return
     nodes, rest = divmod(devices, spec.topology.devices_per_node)

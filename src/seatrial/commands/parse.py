@@ -60,7 +60,7 @@ def is_of_training(record: Recording) -> bool:
 
 
 def check_logs(paths: Sequence[Path], family: str, pattern: Path | None) -> str | logs.Spellings:
-    """How the logs are to be read; raises InputError for what cannot be."""
+    """The family or pattern by which to read the logs. Raises InputError for logs or options that cannot be used."""
     if family not in logs.NAMES:
         why = f"no family of logs is called {family!r}"
         raise InputError.single("unknown-family", "--family", why, f"one of: {', '.join(logs.NAMES)}")

@@ -88,7 +88,7 @@ def _kept(request: RunRequest, spec: RunSpec) -> Compiled | None:
 
 
 def explain(request: RunRequest, key: str, *, as_json: bool) -> str:
-    """Where a value came from and what each dialect calls it. Raises InputError for a key that means none."""
+    """The origin of a value and its name in each dialect. Raises InputError for a key that means none."""
     resolved = read(request.config, action=action_of(request))
     spec_of(resolved)
     found = explain_value(resolved, key)
@@ -98,7 +98,7 @@ def explain(request: RunRequest, key: str, *, as_json: bool) -> str:
 
 
 def _described(plan: Plan, files: Mapping[str, str]) -> list[str]:
-    """What a rehearsal changes, each process's command, the files, and notes."""
+    """The changes of a rehearsal, each process's command, the files, and notes."""
     sections = []
     if plan.rehearsal:
         reduced = plan.rehearsal

@@ -20,7 +20,7 @@ from seatrial.spec import Action, Resolved, RunSpec
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """What a run would be; nothing of it is started, and no file is written.
+    """A run as it would be; nothing of it is started, and no file is written.
 
     `asked` is what the configuration asks for, with the origin of each value. `plan` is what would run: the spec after
     the changes of a rehearsal, and for each process its rank, host and command; None where this machine lacks
@@ -37,7 +37,7 @@ class PlannedRun:
 
     @property
     def spec(self) -> RunSpec:
-        """What would run, or where nothing can, what is asked for."""
+        """The spec that would run, or where none can, the one that is asked for."""
         return self.plan.spec if self.plan else spec_of(self.asked)
 
     @property

@@ -31,7 +31,7 @@ _CELLS = {"error": "ERROR", "warning": "warn", "info": "note"}
 
 
 class PreflightResult(NamedTuple):
-    """What was asked for, what the hosts answered, and the findings by area."""
+    """The needs of a run, the hosts' answers, and the findings by area."""
 
     needs: Needs
     nodes: list[Node]
@@ -81,7 +81,7 @@ def preflight(
 
 
 def not_asked(spec: RunSpec | None, site: Site, engine: str) -> list[str]:
-    """What a run needs, but preflight cannot check."""
+    """The needs of a run that preflight cannot check."""
     trains, skipped = engine_called(engine), []
     if spec is None:
         of_it = "devices, network cards, data, checkpoints, the image"
@@ -141,7 +141,7 @@ def _cell(node: Node, severity: str | None) -> str:
 
 
 def _firewalls(nodes: Sequence[Node]) -> list[str]:
-    """What was seen of firewalls, which are not touched: one line for hosts that say the same."""
+    """A note on the hosts' firewalls, which are not touched: one line for hosts that report the same."""
     alike: dict[str, list[str]] = {}
     for node in nodes:
         walls = (node.facts and node.facts.firewall) or {}

@@ -25,7 +25,7 @@ def report_run(
 
 
 def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:
-    """How several runs of one workload scale: `html` writes scaling.html here, the other formats return the table.
+    """The scaling of several runs of one workload: `html` writes scaling.html here, the other formats return the table.
 
     Raises InputError for runs that cannot be compared, and for a format that has no such table.
     """
@@ -42,7 +42,7 @@ def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:
 
 
 def judged(run_dir: Path, tokens: float | None = None, price_per_device_hour: float | None = None) -> RunReport:
-    """What is known about a run, which is judged first if it was not."""
+    """The report of a run, which is judged first if it was not."""
     documents = Documents(run_dir)
     if documents.has("verdict.json"):
         return gather(run_dir, documents=documents, tokens=tokens, price_per_device_hour=price_per_device_hour)

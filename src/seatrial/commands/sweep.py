@@ -82,7 +82,7 @@ def _accepted(found: Layouts, resolved: Resolved, request: RunRequest, refused: 
 
 
 def _why(candidate: Candidate, best: Candidate) -> str:
-    """What of the step takes most longer than in the best layout."""
+    """The parts of the step that lose most to the best layout, at most two, with the milliseconds."""
     ours, theirs = candidate.time.seconds, best.time.seconds
     more = {name: ours.get(name, 0.0) - theirs.get(name, 0.0) for name in {**ours, **theirs}}
     largest = sorted(more, key=lambda name: -more[name])[:2]

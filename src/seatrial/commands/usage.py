@@ -17,7 +17,7 @@ _WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def fix_of(error: click.UsageError, app: click.Group, words: Sequence[str]) -> str:
-    """How to correct the words of a command line; nothing where the message says so itself."""
+    """The fix for the words of a command line; "" where the message itself has it."""
     message = error.format_message()
     if "Did you mean" in message or "is not one of" in message:
         return ""

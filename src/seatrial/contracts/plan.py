@@ -71,7 +71,7 @@ def schema() -> Json:
 
 
 def _meaning(path: str) -> str | None:
-    """What a field of a run means, and its unit."""
+    """The meaning of a field of a run, with its unit; None where none is known."""
     field = FIELDS.get(path)
     if field is None:
         return None

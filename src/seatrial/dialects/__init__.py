@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Reads(Protocol):
-    """What every module of a dialect has: the table of its keys, and a reader."""
+    """The interface of a dialect's module: the table of its keys, a reader and a writer."""
 
     KEYS: Mapping[str, Key]
 
@@ -200,7 +200,7 @@ def _dialect_of(root: Node, path: Path) -> Dialect:
 
 
 def configuration_title(path: Path) -> str | None:
-    """What kind of configuration a file is, by its keys; None if it is none."""
+    """The kind of configuration that a file is, by its keys; None if it is none or cannot be read."""
     try:
         root = source.read(path).root
     except InputError:
@@ -217,7 +217,7 @@ def cluster_of(path: Path) -> tuple[Cluster | None, tuple[Problem, ...]]:
 
 
 def _unknown(root: Node, path: Path) -> tuple[str, str, str, str]:
-    """Why a text is no configuration, and what to do: code, path, reason and fix."""
+    """The error for a text that is no configuration: its code, path, reason and fix."""
     if "argv" in root.members:
         words = [str(word) for word in root.members["argv"].plain()]
         names = [*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS[:1]]
@@ -232,7 +232,7 @@ def _unknown(root: Node, path: Path) -> tuple[str, str, str, str]:
 
 
 def _no_kind(root: Node) -> tuple[str, str]:
-    """Why a tree of keys is no configuration, and what to do."""
+    """The reason that a tree of keys is no configuration, and the fix."""
     fix = "start from an example: `seatrial init`"
     if not isinstance(root.value, dict):
         what = "a list" if isinstance(root.value, list) else f"one value, {shown(root.plain())}"
@@ -249,7 +249,7 @@ def _no_kind(root: Node) -> tuple[str, str]:
 
 
 def _document(path: Path, arguments: Sequence[str]) -> tuple[Document, Sequence[str]]:
-    """What is to be read and the overrides that are left; a file that is not here may be a command's first word.
+    """The document to read and the overrides that are left; a file that is not here may be a command's first word.
 
     A word alone, or with overrides, is a file's name. Raises InputError where that is a program's.
     """

@@ -27,7 +27,7 @@ _IMAGE_FILES: Mapping[str, tuple[Severity, str]] = {  # suffix → what can be s
 
 @dataclass(frozen=True, kw_only=True)
 class _Option:
-    """What becomes of an option: a field of the run's container, nothing because of `quiet`, or a finding."""
+    """The outcome of an option: a field of the run's container, nothing because of `quiet`, or a finding."""
 
     takes_value: bool = True
     field: str = ""
@@ -253,7 +253,7 @@ class _Reading:
                 place += 1
 
     def _verb(self, place: int, name: str) -> int | None:
-        """Where the verb of a program stands, if it is one that starts something in a container."""
+        """The index of a program's verb, if that starts a container or something in one; else None."""
         _, starting, entering = _PROGRAMS[name]
         for at in range(place + 1, min(place + 8, len(self._texts))):  # docker --context far container run
             if self._texts[at] in (*starting, *entering):

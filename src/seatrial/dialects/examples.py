@@ -26,7 +26,7 @@ BESIDE = "_threshold"  # targets of the example whose name stands before it; it 
 
 
 def _folder() -> Path:
-    """Where the examples are: in the installed package, or beside the sources in a checkout."""
+    """The folder of the examples: in the installed package, or beside the sources in a checkout."""
     package = Path(str(files("seatrial")))
     installed = package / "configs"
     return installed if installed.is_dir() else package.parents[1] / "configs"

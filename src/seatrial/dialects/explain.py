@@ -21,7 +21,7 @@ from seatrial.spec import METRICS, Origin, Resolved, RunSpec, flatten
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """What a value is called in another spelling: its key and text there, or only the key; or why it is not said."""
+    """A value in another spelling: its key and text there, or only the key; or the reason that it is not said."""
 
     key: str = ""
     text: str = ""
@@ -104,7 +104,7 @@ WITHOUT_VALUE = {
 
 
 def explain(resolved: Resolved, key: str) -> list[Explanation] | list[NoValue]:
-    """What there is to say about a key: a spec path, a part of the spec, or a key of any dialect, whole or its end.
+    """The explanations of a key: a spec path, a part of the spec, or a key of any dialect, whole or its end.
 
     Raises InputError for an unknown key, and for one whose value this run does not have.
     """
@@ -197,7 +197,7 @@ def _written(resolved: Resolved) -> dict[str, tuple[Written, Resolved]]:
 def _elsewhere(
     path: str, name: str, tables: Mapping[str, Mapping[str, Key]], written: Mapping[str, tuple[Written, Resolved]]
 ) -> Elsewhere:
-    """What a value becomes in a spelling; where the run cannot be written, the keys for it."""
+    """A value in another spelling; where the run cannot be written in that, only its keys there."""
     if name not in written:
         table = tables[TARGETS[name].dialect]
         whole = path.rpartition(".")[0]

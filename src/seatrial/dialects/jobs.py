@@ -39,12 +39,12 @@ def options(found: Mapping[str, Entry]) -> dict[str, str]:
 
 
 def origins(found: Mapping[str, Entry]) -> dict[str, Origin]:
-    """Where each of them was written."""
+    """The origins of the job's options, by spec path."""
     return {f"{JOB}.{name}": entry.origin() for name, entry in below(JOB, found).items()}
 
 
 def requested(words: Sequence[Node]) -> dict[str, Entry]:
-    """What is requested, by spec path; srun's goes before that of the job around it. A wrong number is left out."""
+    """The requests by spec path; srun's goes before that of the job around it. A wrong number is left out."""
     found: dict[str, Entry] = {}
     is_job = False
     for word, behind in zip_longest(words, words[1:]):

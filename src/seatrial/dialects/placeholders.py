@@ -61,7 +61,7 @@ def unfilled(root: Node) -> Iterator[tuple[tuple[str, ...], Node]]:
 
 
 def values_for(user: str, home: Path) -> dict[str, str]:
-    """What the placeholders in braces stand for, CVS's defaults for the last two included."""
+    """The values of the placeholders in braces, by name; those of the last two are CVS's defaults."""
     return {"user-id": user, "user": user, "home": str(home), "home-mount-dir": "home", "node-dir-name": "root"}
 
 

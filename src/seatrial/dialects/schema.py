@@ -21,7 +21,7 @@ _PAIR = {"type": "array", "items": _SCALAR, "minItems": 2, "maxItems": 2}
 
 
 def json_schema() -> dict[str, Any]:
-    """What a native configuration may be, with descriptions, units, defaults, ranges and words."""
+    """The JSON Schema of a native configuration, with descriptions, units, defaults, ranges and words."""
     run = _object(RunSpec, "")
     run["properties"][SCHEMA] = {"description": "The place of this schema, for editors."}
     return {"$schema": DRAFT, "title": "A training run (Seatrial)", **run}

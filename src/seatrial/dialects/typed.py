@@ -41,7 +41,7 @@ LEAVES: dict[Any, coerce.Reader] = {int: coerce.whole, float: coerce.decimal, bo
 
 
 def _advice(field: SpecField, node: Node, path: str) -> str:
-    """What to do about a value that does not fit: the word that was probably meant, else what would fit."""
+    """The fix for a value that does not fit: the word that was probably meant, else what would fit."""
     if field.words or path in _NAMES:
         otherwise = "a name of such characters" if path == "name" else "one of the values named here"
     elif field.limits:
@@ -58,7 +58,7 @@ def _paths() -> tuple[str, ...]:
 
 
 def _meaning(path: str) -> str:
-    """What a key means, in the middle of a sentence; of a section, which keys it needs."""
+    """The meaning of a key, in the middle of a sentence; of a section without a text of its own, the keys in it."""
     field = FIELDS.get(re.sub(r"\.\d+\.", ".", path))
     if field is None:
         below = [known.removeprefix(f"{path}.") for known in _paths() if known.startswith(f"{path}.")]
@@ -67,7 +67,7 @@ def _meaning(path: str) -> str:
 
 
 def _unknown(key: str, path: str) -> tuple[str, str]:
-    """Why a key is not known, and what to do about it."""
+    """The reason that a key is not known, and the fix."""
     section, _, rest = key.partition(".")
     if rest and f"{path}.{key}".lstrip(".") in _paths():
         return "in a file, a dot does not lead into a section", f"write {section}: {{{rest}: …}}"

@@ -26,13 +26,13 @@ DEFAULT_PORT = 12355  # where rank 0 listens on hosts of which nobody has said a
 
 
 def coordinator_port(spec: RunSpec) -> int:
-    """Where rank 0 listens."""
+    """The port on which rank 0 listens."""
     return spec.distributed.coordinator_port or DEFAULT_PORT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What one process computes on: virtual CPU devices, or the accelerators that `environment` lets it see."""
+    """The devices of one process: virtual CPU devices, or the accelerators that `environment` lets it see."""
 
     cpu_devices: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -40,10 +40,10 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What the commands of a run are made for, beside its spec: the nodes in rank order, and what is where on them.
+    """The inputs of a run's commands beside its spec: the nodes in rank order, and what is where on them.
 
     `coordinator` is host:port of rank 0, needed for more than one node. `shell` are the variables of the shell that
-    starts the processes; None: it is not on their hosts, whose own nobody knows.
+    starts the processes; None: it is not on their hosts, whose own are not known.
     """
 
     hosts: Sequence[str]  # their names
@@ -62,7 +62,7 @@ class Ground:
         return host, port
 
     def token_note(self, spec: RunSpec) -> list[str]:
-        """What is worth saying where a token is asked for, and there is none."""
+        """A note where a Hugging Face token is asked for, and there is none."""
         missing = spec.hf_token_file is not None and "HF_TOKEN" not in self.secrets
         return [f"HF_TOKEN is not set: {spec.hf_token_file} cannot be read here"] if missing else []
 
@@ -80,7 +80,7 @@ class Commands:
 
 
 class Engine(Protocol):
-    """What every engine's module has."""
+    """The interface of every engine's module."""
 
     TITLE: str  # for people
     STEP_PATTERN: str  # of the line that a finished step prints; its group is the step's number
@@ -95,7 +95,7 @@ class Engine(Protocol):
 
 
 def folders(spec: RunSpec, variable: str, usual: Sequence[str]) -> list[str]:
-    """Where to look for an engine's program: where a variable of the run or of its container says, then the usual."""
+    """The folders of an engine's program: those that a variable of the run or its container names, then the usual."""
     inside = spec.container.environment.get(variable) if spec.container else None
     return [each for each in dict.fromkeys((spec.execution.environment.get(variable), inside, *usual)) if each]
 

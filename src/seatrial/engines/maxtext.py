@@ -140,7 +140,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
 
 
 def _besides(spec: RunSpec) -> tuple[str, ...]:
-    """What the file says although the command would not, or what has no effect in this run."""
+    """The fields that need no note: the file has them although the command would not, or they have no effect here."""
     idle = () if spec.checkpoint.enabled else ("checkpoint",)
     return ("log_dir", "data.index_dir", "parallelism.sequence_parallel", *idle)
 
@@ -163,7 +163,7 @@ def _in_one_slice(stated: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _other_crossing(spec: RunSpec) -> Iterator[str]:
-    """What is worth saying where a slice of all nodes has other devices side by side than the run asks for.
+    """A note where a slice of all nodes has other devices side by side than the run asks for.
 
     MaxText numbers a slice's devices node by node, the last axis fastest (its order of the axes is ours): that is the
     mesh asked for only where each axis before the last one across nodes has no part within a node.

@@ -71,13 +71,13 @@ def find(nic_type: str | None) -> Nic | None:
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
-    """What the run's card asks for; nothing on a single node, where nobody uses it."""
+    """The variables that the run's card needs; none on a single node, which does not use it."""
     nic = find(spec.nic_type)
     return dict(nic.environment) if nic and spec.topology.num_nodes > 1 else {}
 
 
 def notes(spec: RunSpec, *, contained: bool) -> Iterator[str]:
-    """What is odd about the network of a run over several nodes, as far as a configuration shows it."""
+    """Notes on what is odd about the network of a run over several nodes, as far as a configuration shows it."""
     if spec.topology.num_nodes == 1 or spec.nic_type is None:
         return
     nic, given = find(spec.nic_type), spec.execution.environment.get(HCAS)

@@ -255,7 +255,7 @@ FSDP = f"{COMMUNICATION}: fsdp"  # what is gathered is copied, too, which a coll
 
 
 def _together(profile: Profile, found: Measurements) -> Profile:
-    """How much devices slow each other down, and their links; both from what was measured on several at once."""
+    """The profile with the slowdown of devices by each other, and their links, from measurements on several at once."""
     inside = [each for each in found.collectives if each.processes == 1]
     between = [each for each in found.collectives if each.processes > 1]
     fast = _link(inside) if inside else profile.fast
@@ -275,10 +275,10 @@ def _together(profile: Profile, found: Measurements) -> Profile:
 
 
 def _apart(profile: Profile, steps: Sequence[MeasuredStep]) -> Profile:
-    """How much longer processes of their own compute, and how fast the links between them are in whole steps, where
-    they are not used in turns as one collective after the other is; fsdp's by themselves.
+    """The profile with the slowdown of several processes, and the speed of the links between them in whole steps.
 
-    All that from processes with a device each. Those with several take so many times as long again.
+    In a step the links are not used in turns, as they are by one measured collective after the other; fsdp's have a
+    factor of their own. All that is from processes with one device each; for several, one more factor counts.
     """
     rows: list[list[float]] = []
     alone = [step for step in steps if step.spec.topology.devices_per_node == 1]
@@ -312,10 +312,10 @@ def _links(time: StepTime) -> float:
 
 
 def _slowdowns(profile: Profile, found: Measurements, devices: int, steps: Sequence[MeasuredStep]) -> dict[str, float]:
-    """How much longer each part takes on each of so many devices: as measured alone, and as steps say.
+    """The slowdown of each part on so many devices: as measured by itself, corrected by whole steps.
 
-    A product on all devices at once takes as long as their number says, for one keeps all cores busy. What one device
-    does on one core takes no longer on as many devices as there are cores.
+    A product on all devices at once takes as many times as long as there are devices, for one keeps all cores busy.
+    What one device does on one core takes no longer on as many devices as there are cores.
     """
     alone = _measured_together(found, devices)
     names = (MATRIX, ATTENTION, *REST)
@@ -367,7 +367,7 @@ def _passing(each: MeasuredCollective, link: Link) -> float:
 
 
 def _off_link(collectives: Sequence[MeasuredCollective], link: Link, devices: int) -> float:
-    """How much longer collectives of so many devices took than a link that serves all numbers of them says."""
+    """The median slowdown of collectives of so many devices against a link that serves all numbers of them."""
     ratios = [each.seconds / _passing(each, link) for each in collectives if each.devices == devices]
     return statistics.median(ratios) if ratios else 1.0
 

@@ -150,7 +150,7 @@ def _computations(text: str) -> Iterator[_Computation]:
 
 
 def _times(computations: Sequence[_Computation]) -> tuple[Counter[str], set[str], int]:
-    """How often a step runs each computation, which of them run beside others, and loops of unknown length."""
+    """The runs of each computation in a step, those that run beside others, and how many loops have no known length."""
     times: Counter[str] = Counter({computations[-1].name: 1} if computations else {})
     starts: set[str] = set()
     unknown = 0

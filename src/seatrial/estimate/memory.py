@@ -131,7 +131,7 @@ def is_uncertain(spec: RunSpec) -> bool:
 
 
 def usual_engine(spec: RunSpec) -> str:
-    """What will train a run of which nobody has said it: by the spelling of its configuration."""
+    """The engine of a run for which none is named, by the dialect of its configuration."""
     return USUAL_ENGINES.get(spec.dialect, "megatron")
 
 
@@ -144,7 +144,7 @@ def share(spec: RunSpec, engine: str) -> tuple[float, str]:
 
 
 def available_bytes(spec: RunSpec, engine: str) -> float | None:
-    """What a process of an engine gets of each device's memory; None where the device is not known."""
+    """The bytes of each device's memory that a process of an engine gets; None where the device is not known."""
     device = hardware.find(spec.topology.device)
     return device.memory_bytes * share(spec, engine)[0] if device else None
 

@@ -185,7 +185,7 @@ class OwnMemory:
         return self.layers / spec.mesh["fsdp"] * BYTES[each]
 
     def _zeros(self) -> float:
-        """What attention by blocks adds to in each layer, which XLA fills with zeros before the first layer runs."""
+        """Bytes to which attention by blocks adds in all layers; XLA zeroes them before the first layer runs."""
         if not own_layer.is_by_blocks(self.spec):
             return 0.0
         sizes = layer_sizes(self.spec)

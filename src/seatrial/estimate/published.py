@@ -62,7 +62,7 @@ class PublishedResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What is not the same in a published result and in a run."""
+    """An aspect in which a published result and a run differ."""
 
     aspect: str
     published: str
@@ -97,7 +97,7 @@ class Comparable:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """What of a run decides which figures are comparable with it."""
+    """The part of a run that decides which figures are comparable with it."""
 
     spec: RunSpec
     num_devices: int

@@ -110,14 +110,14 @@ class Profile:
         return self.attention.get(f"{number_format}/{kind}", self.attention.get(number_format))
 
     def slowdown_apart(self, spec: RunSpec) -> float:
-        """How much longer everything takes because a run has several processes."""
+        """The factor by which everything takes longer because a run has several processes."""
         if spec.topology.num_nodes == 1:
             return 1.0
         fewer = [devices for devices in self.apart if devices <= spec.topology.devices_per_node]
         return self.apart[max(fewer)] if fewer else 1.0
 
     def slowdown(self, part: str, devices: int) -> float:
-        """How much longer a part takes on each of so many devices than on one; between measured ones by their ratio."""
+        """The slowdown of a part on each of so many devices against one; a power law between measured numbers."""
         known = sorted(self.shared.get(part, {}).items())
         if not known:
             return 1.0
@@ -188,7 +188,7 @@ LINKS: dict[str, Links] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """How much of a data sheet's peak tuned runs get, by format; found from published results."""
+    """The shares of a data sheet's peak that tuned runs reach, by format; found from published results."""
 
     bfloat16: float
     fp8: float

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def sides(runs: Sequence[str], others: Sequence[str], *, history: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which runs are the baseline, and which are compared with it. Raises InputError where that is not clear."""
+    """The baseline runs, and those that are compared with them. Raises InputError where that is not clear."""
     if history and others:
         raise InputError.single("two-baselines", "--history", "--with names runs too", "use one of the two")
     if history:

@@ -1,4 +1,4 @@
-"""How far runs of one configuration differ from each other, and what that leaves of a comparison.
+"""The differences between runs of one configuration, and what they mean for a comparison.
 
 The same job on other nodes or on another day has another speed, and no number of steps within a run tells how far.
 """

@@ -287,7 +287,7 @@ def _within(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun]) -> Rati
 
 
 def _missing(metric: str, run: LoadedRun) -> str:
-    """Why a run's metric cannot be compared, if it cannot."""
+    """The reason why a run's metric cannot be compared; "" if it can be."""
     estimate = run.metrics.performance.estimates.get(metric)
     if estimate is None:
         return run.metrics.performance.unavailable.get(metric, "not reported")

@@ -96,7 +96,7 @@ def _spec(run: LoadedRun) -> dict[str, Any]:
 
 
 def _reported(run: LoadedRun) -> dict[str, Any]:
-    """What the first process reported about itself, without versions and flags, and without what it measured."""
+    """The facts that the first process reported about itself, without versions, flags and what it measured."""
     skipped = _MEASURED | _ABOUT_THE_LOG | {"versions", "xla_flags"}
     facts = {key: value for key, value in _facts(run).items() if key not in skipped}
     return leaves(facts)

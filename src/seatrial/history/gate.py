@@ -71,13 +71,13 @@ def _named(side: str, runs: Sequence[LoadedRun]) -> list[tuple[str, LoadedRun]]:
 
 
 def _outcome(run: LoadedRun) -> str:
-    """How a run's own verdict ended, unless it passed."""
+    """The outcome of a run's own verdict, with its headline; "" if it passed."""
     outcome = run.verdict.outcome
     return "" if outcome == "pass" else f"{outcome.replace('_', ' ')} ({masked(run.verdict.headline)})"
 
 
 def _doubts(name: str, run: LoadedRun, metric: str) -> list[str]:
-    """Why a run's speed is not good enough for a gate."""
+    """The reasons why a run's speed is not good enough for a gate."""
     times, estimate = run.metrics.performance.step_times, run.metrics.performance.estimates.get(metric)
     if times is None:
         return [f"{name}: no step has a time"]

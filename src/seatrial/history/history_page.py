@@ -40,7 +40,7 @@ def render(root: Path, titles: Sequence[str], rows: Sequence[Listed], notes: Seq
 
 
 def configuration_of(row: IndexRow, others: Iterable[tuple[str, str, int]]) -> str:
-    """What was run, numbered where others are called the same."""
+    """The name of what was run, numbered where others have the same name."""
     steps = f", {row['planned_steps']:,} steps" if row["planned_steps"] else ""
     name = clean(
         f"{row['model'] or 'unknown model'} on {row['num_devices'] or '?'} × {row['device'] or 'device'}{steps}"
@@ -50,7 +50,7 @@ def configuration_of(row: IndexRow, others: Iterable[tuple[str, str, int]]) -> s
 
 
 def tone_of(row: IndexRow) -> str:
-    """How an outcome is coloured."""
+    """The tone that decides the colour of an outcome."""
     outcome = row["outcome"]
     if outcome in ("pass", "running"):
         return str(outcome)

@@ -50,7 +50,7 @@ class Changes:
 
 
 def default_path() -> Path:
-    """Where the index lies."""
+    """The path of the user's index."""
     from platformdirs import user_data_path  # late: only who looks at the history pays for it
 
     return user_data_path("seatrial", appauthor=False) / "history.sqlite"
@@ -145,7 +145,7 @@ class Index:
 
     @contextmanager
     def _as_input_error(self) -> Iterator[None]:
-        """What goes wrong with the file, as one message."""
+        """Turns any error of the file into one InputError."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:

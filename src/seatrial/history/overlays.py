@@ -51,7 +51,7 @@ def _marks(runs: Sequence[Drawn]) -> Iterator[dict[str, Any]]:
 
 
 def shifts(runs: Sequence[Drawn]) -> Section:
-    """Where each run became slower or faster."""
+    """The table of level shifts: the steps from which each run was slower or faster."""
     rows = []
     for each in runs:
         in_seconds = each.run.metrics.performance.step_times is not None

@@ -105,14 +105,14 @@ def _run(run: LoadedRun) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What the answer means nothing without."""
+    """The caveats of the answer: obstacles, what may differ, and the noise between runs."""
     found = [f"compared anyway: {'; '.join(comparison.obstacles)}"] if comparison.obstacles else []
     found += [f"not known to be the same: {', '.join(comparison.unknown)}"] if comparison.unknown else []
     return [*found, *_between(comparison)]
 
 
 def _between(comparison: Comparison) -> list[str]:
-    """How far runs differ by themselves, as far as that is known."""
+    """Notes on the noise between runs, as far as it is known."""
     spread = comparison.spread
     if comparison.speed is None:
         return []
@@ -143,7 +143,7 @@ def _cells(change: Change) -> Sequence[str]:
 
 
 def losses_told(losses: Losses) -> str:
-    """How far the losses of the two are apart."""
+    """The sentence on the difference between the losses of the two runs."""
     if losses.last_step is None or losses.largest is None:
         return "Loss: no step has one in both runs."
     parts = [

@@ -61,7 +61,7 @@ STATES = (*EXIT_CODES, "running", "not_finished", "not_judged", "unreadable")
 
 
 def stamp(run_dir: Path) -> str:
-    """What changes whenever one of the files does that a row is made of."""
+    """A hash that changes whenever one of the files does that a row is made of."""
     parts = []
     for path in (*(run_dir / name for name in FILES), *sorted(run_dir.glob("events-*.jsonl"))):
         try:

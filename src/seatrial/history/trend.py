@@ -42,7 +42,7 @@ class Level:
 
     @property
     def runs(self) -> int:
-        """How many they are."""
+        """The number of its runs."""
         return self.end - self.first
 
 
@@ -61,7 +61,7 @@ def change(before: Level, after: Level) -> float:
 
 
 def _places(values: Values) -> list[int]:
-    """Where the levels begin."""
+    """The places where a new level begins."""
     clearness = partial(_clearness, noise=_noise(values), total=len(values))
     ends = [0, *clear_splits(values, ROUNDS, FEWEST, clearness), len(values)]
     for number in range(1, len(ends) - 1):  # each was the best place between others that are dropped
@@ -76,9 +76,9 @@ def _noise(values: Values) -> float:
 
 
 def _clearness(values: Values, place: int, noise: float, total: int) -> float:
-    """How many times a split of a stretch is as large as it has to be.
+    """The size of a split of a stretch over the size that it needs; it is clear above 1.
 
-    `noise` is that of all runs, and `total` how many they are: a stretch may be too short to tell its own.
+    `noise` is that of all runs, and `total` their number: a stretch may be too short to tell its own.
     """
     n, parts = len(values), (values[:place], values[place:])
     before, after = (float(np.median(part)) for part in parts)
@@ -110,7 +110,7 @@ def _on_its_side(parts: tuple[Values, Values]) -> float:
 
 
 def _streaks(parts: tuple[Values, Values], total: int) -> float:
-    """How often odd runs would be in a row by chance, as long as the shorter part, if one run in so many is odd.
+    """The expected number of streaks of odd runs as long as the shorter part, at the longer part's share of odd runs.
 
     In a configuration of which every twelfth run is slow, three slow ones in a row are no change.
     """

@@ -1,4 +1,4 @@
-"""How long each phase of a run may take."""
+"""Deadlines: the longest time that each phase of a run may take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAVE_SECONDS = 60.0  # that a process which is asked to stop may take to save
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """How long each phase may take. A step is overdue after `step_seconds`, or `step_medians` medians if longer.
+    """The longest time of each phase. A step is overdue after `step_seconds`, or `step_medians` medians if longer.
 
     A process that is asked to stop has `grace_seconds`, and its agent a few more; then it is killed. Without its peers
     it cannot save, so in a broken run it is killed soon.

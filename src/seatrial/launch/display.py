@@ -214,13 +214,13 @@ class View:
 
 
 def _stopping(progress: Progress) -> str:
-    """Why the processes are being stopped; nothing while they are not."""
+    """The reason that the processes are being stopped; "" while they are not."""
     ending = progress.ending
     return f"stopping: {ending.reason.replace('_', ' ')}" if ending and ending.reason != "completed" else ""
 
 
 def _phase(progress: Progress, done: int) -> str:
-    """What the run is doing; before its first step, as its first process says."""
+    """The phase of the run; before its first step, as its first process says."""
     if stopping := _stopping(progress):
         return stopping
     if done:

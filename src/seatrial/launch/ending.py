@@ -1,4 +1,4 @@
-"""How a run ended, concluded from what its agents report: pure functions, the same for this machine and a cluster."""
+"""A run's ending, concluded from what its agents report: pure functions, the same for this machine and a cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def with_victims(fault: Fault, others: Iterable[Fault]) -> tuple[Fault, ...]:
 
 
 def overdue(progress: Progress, deadlines: Deadlines, now: float) -> str | None:
-    """What should have happened by the monotonic time `now`, as a sentence; None if nothing is late."""
+    """The event that is overdue at the monotonic time `now`, as a sentence; None if nothing is late."""
     if progress.missing or not progress.processes:
         where = f" on {', '.join(progress.missing)}" if progress.statuses else ""
         late = _late(f"no agent has reported{where}", now - progress.started, deadlines.start_seconds)
@@ -54,7 +54,7 @@ def _late(what: str, seconds: float, limit: float) -> str | None:
 
 
 def conclude(progress: Progress, wall_now: float) -> Ending | None:
-    """How the run ended by what its processes did, or None while they go on or the cause cannot be named yet."""
+    """The ending by what the processes did; None while they go on or the cause cannot be named yet."""
     failed = [
         {**process, "host": host}
         for host, process in progress.processes
@@ -100,7 +100,7 @@ def _died(process: dict[str, Any], last_step: int | None) -> Ending:
 
 
 def _monitor_lost(process: dict[str, Any], where: str, last_step: int | None) -> str:
-    """What happened to a container that its engine lost."""
+    """A sentence on a container that its engine lost, and on the training in it."""
     engine = process["contained"]
     when = "before the first step" if last_step is None else f"after step {last_step}"
     fate = "was still alive and was stopped" if process["outlived"] else "has died, or its fate is unknown"
@@ -147,7 +147,7 @@ def judge(
     deadlines: Deadlines,
     now: float,
 ) -> Ending | None:
-    """How the run has ended, as far as is known at the monotonic time `now`; None while it goes on.
+    """The ending of the run, as far as is known at the monotonic time `now`; None while it goes on.
 
     `gone` are the hosts whose agents have ended, `silent` the seconds for which each host has been silent.
     """

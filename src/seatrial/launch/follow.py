@@ -47,11 +47,11 @@ class Node(ABC):
         return False
 
     def uncopied(self) -> str:
-        """Why what the host has written cannot be copied here; nothing where it can, or need not be."""
+        """The reason that the host's files cannot be copied here; "" where they can, or need not be."""
         return ""
 
     def unreached(self) -> str:
-        """Why the host cannot be reached, and how to fix it; nothing where it can, or has not been tried for long."""
+        """The reason that the host cannot be reached, with the fix; "" where it can, or has not been tried for long."""
         return ""
 
     def now(self) -> float:
@@ -59,7 +59,7 @@ class Node(ABC):
         return time.monotonic()
 
     def silent_seconds(self) -> float:
-        """How long the host had been silent by then; 0 where it is this machine."""
+        """Seconds for which the host had been silent at `now()`; 0 where it is this machine."""
         return 0.0
 
 
@@ -70,7 +70,7 @@ class Queue(Protocol):
         """True if there are no hosts at the moment."""
 
     def refused(self) -> Ending | None:
-        """How the run ended, if there will be no hosts."""
+        """The ending of the run if there will be no hosts; else None."""
 
     def final(self, ending: Ending) -> bool:
         """True if the run is over with this ending, and does not go on elsewhere."""
@@ -80,7 +80,7 @@ class Queue(Protocol):
 
 
 class Following(NamedTuple):
-    """What is needed to follow a run: its deadlines, and what to call with its progress and with messages."""
+    """The deadlines of a run that is followed, and the callbacks for its progress and for messages."""
 
     deadlines: Deadlines
     on_progress: Callable[[Progress], None]
@@ -241,7 +241,7 @@ class _Followed:
             self._stop(now=True)
 
     def result(self) -> Ending:
-        """How the run ended, with the hosts where something may still run."""
+        """The ending of the run, with the hosts where something may still run."""
         assert self.progress.ending is not None
         ended = {host for host, status in self.progress.statuses.items() if status["state"] == "ended"}
         left = tuple(node.name for node in self.nodes if node.name not in ended.union(self.gone))

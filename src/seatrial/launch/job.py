@@ -18,7 +18,7 @@ Job = dict[str, Any]
 
 
 class Terms(NamedTuple):
-    """What is the same for all agents of a run."""
+    """The settings that all agents of a run share."""
 
     root: PurePath  # the run directory on the nodes
     directory: PurePath  # where the processes are started

@@ -60,7 +60,7 @@ class Live:
         self._write(before + (f"{line}\n" if line else ""))
 
     def _erased(self, columns: int) -> str:
-        """What takes the region away. A terminal that has become narrower has wrapped its lines."""
+        """The control sequences that erase the region. A terminal that has become narrower has wrapped its lines."""
         from rich.cells import cell_len
 
         if not self._drawn:

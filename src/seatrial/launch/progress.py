@@ -47,7 +47,7 @@ def _has(data: Any, fields: Mapping[str, tuple[type, ...]]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Why a run is over: a reason as `events.RunEnded` names it, the exit code behind it, and the evidence."""
+    """The ending of a run: a reason as `events.RunEnded` names it, the exit code behind it, and the evidence."""
 
     reason: str
     exit_code: int | None = None
@@ -57,7 +57,7 @@ class Ending:
 
 @dataclass
 class Progress:
-    """What the launcher has seen so far: the agents' statuses by host, and the pace of the steps."""
+    """The progress of a run, as the launcher sees it: the agents' statuses by host, and the pace of the steps."""
 
     planned_steps: int
     started: float = field(default_factory=time.monotonic)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def read_record(run_dir: Path, name: str, kind: type[T], target: str) -> T:
-    """What a target has written of a run, as a dataclass. Raises InputError where there is none of that kind."""
+    """A target's record of a run, as a dataclass. Raises InputError where there is none of that kind."""
     from pydantic import TypeAdapter  # late: only the border pays for it
 
     try:

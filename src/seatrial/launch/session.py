@@ -137,7 +137,7 @@ class RemoteNode(Node):
                 self._mirror.append(name, offset, content)
 
     def connecting(self) -> dict[str, int]:
-        """Where the copies end, from where a new connection is to go on."""
+        """The size of each copied file, from where a new connection is to go on."""
         self._resuming, self._failed = bool(self._uncopied), set()
         sizes: dict[str, int] = {}
         with self._copying(""):

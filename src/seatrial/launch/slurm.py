@@ -54,7 +54,7 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What a run requests of Slurm: options by name, as in `slurm_job.OPTIONS`, and how long it may wait."""
+    """A run's request to Slurm: options by name, as in `slurm_job.OPTIONS`, and how long it may wait."""
 
     options: Mapping[str, str]
     queue_seconds: float | None = None
@@ -71,7 +71,7 @@ def wished(where: Where) -> Wish:
 
 
 def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
-    """Where a job will be, before there is one: stand-ins for its hosts, in rank order.
+    """The site of a job before there is one: stand-ins for its hosts, in rank order.
 
     Raises InputError for a run directory that Slurm would read as more than a path.
     """
@@ -203,7 +203,7 @@ def stop(run_dir: Path, *, now: bool) -> None:
 
 
 def find(run_dir: Path) -> Submitted:
-    """Which job a run directory is of. Raises InputError where it is of none."""
+    """The job of a run directory. Raises InputError where it has none."""
     return read_record(run_dir, RECORD, Submitted, "under Slurm")
 
 
@@ -302,7 +302,7 @@ def _link(link: Path, log: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """What a node of a job writes about itself, in its file PLACE."""
+    """The place of a job's node, as the node itself writes it into its file PLACE."""
 
     host: str
     address: str
@@ -311,7 +311,7 @@ class _Place:
 
 
 def _place(run_dir: Path, number: int) -> _Place | None:
-    """Where a job's node of this number is; None while its file is not there, or cannot be read just now."""
+    """The place of the job's node with this number; None while its file is not there, or cannot be read just now."""
     try:
         return read_record(run_dir, slurm_node.PLACE % number, _Place, "under Slurm")
     except InputError:

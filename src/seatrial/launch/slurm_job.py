@@ -59,7 +59,7 @@ def options(given: Sequence[str]) -> dict[str, str]:
 
 
 def requested(spec: RunSpec, *, rehearsing: bool) -> tuple[str, ...]:
-    """What a configuration requests, as KEY=VALUE words; what Slurm cannot be asked here is left out.
+    """The options that a configuration requests, as KEY=VALUE words, without those that OPTIONS does not allow.
 
     A rehearsal computes on CPUs, and requests no devices.
     """
@@ -197,7 +197,7 @@ _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def recipe_log(spec: RunSpec, engine: str, number: int) -> PurePath:
-    """Where NVIDIA's recipe has a run's log: VERSION/DTYPE/MODEL/GPUS/log-ENGINE-GPUS_MODEL_JOB.out."""
+    """The path of a run's log in NVIDIA's recipe: VERSION/DTYPE/MODEL/GPUS/log-ENGINE-GPUS_MODEL_JOB.out."""
     dtype = spec.precision.quantization or _DTYPES.get(spec.precision.compute_dtype, spec.precision.compute_dtype)
     model = re.sub(r"[^A-Za-z0-9_.-]+", "-", spec.model.name).strip(".") or "model"
     gpus = spec.topology.num_devices

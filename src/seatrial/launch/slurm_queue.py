@@ -32,7 +32,7 @@ NO_OUTPUT = "0:53"  # the exit code of a job whose output cannot be opened
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What Slurm reports of a job, in its own words; `exit_code` is CODE:SIGNAL."""
+    """A job as Slurm reports it, in its own words; `exit_code` is CODE:SIGNAL."""
 
     state: str
     reason: str = ""
@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a job's state means for the run; where it is over by a fault, the run's reason and the fault's kind."""
+    """The meaning of a job's state for the run; where it is over by a fault, the run's reason and the fault's kind."""
 
     phase: str  # waiting, running, over
     reason: str = ""
@@ -109,7 +109,7 @@ def meaning(job: Job | None) -> Meaning:
 def explain(
     ending: Ending, number: int, job: Job, *, begun: bool, output: str = "", down: str = "", root: str = ""
 ) -> Ending:
-    """How the run ended, by its agents (`ending`) and by what Slurm reports of its job.
+    """The ending of the run, by its agents (`ending`) and by what Slurm reports of its job.
 
     `begun`: any agent has reported. `output` are the last lines that the job itself printed, `down` the nodes that
     Slurm has lost, `root` the run's directory. What Slurm did to the job explains what the processes did; that the job
@@ -150,7 +150,7 @@ def ask(argv: Sequence[str], seconds: float = ANSWER_SECONDS) -> str | None:
 
 
 def look(number: int) -> Job | None:
-    """What Slurm reports of a job now; None where there is no answer."""
+    """A job as Slurm reports it now; None where there is no answer."""
     output = ask(["scontrol", "--oneliner", "show", "job", str(number)])
     if output is None:
         return None

@@ -99,7 +99,7 @@ class PlacedHost(Host):
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where a run is, for whoever comes back to it: the file PLACES."""
+    """The file PLACES: the hosts of a run and how to reach them, for commands that come back to it."""
 
     v: int = 1
     root: str

@@ -173,7 +173,7 @@ async def _begun(channel: Channel, call: bytes, mark: bytes) -> tuple[str, str] 
 
 
 class Transport(ABC):
-    """What the transports share: the cluster, and the messages about a host that cannot be used."""
+    """The base of all transports: the cluster, and the messages about a host that cannot be used."""
 
     def __init__(self, cluster: Cluster, *, logins: int, known: str) -> None:
         self._cluster = cluster
@@ -273,7 +273,7 @@ class AsyncSsh(Transport):
         return {"ignore_encrypted": True, "agent_identities": [held]}
 
     def _refusal(self, host: Host, error: Exception) -> Unreachable:
-        """Why no connection could be made."""
+        """The error for a connection that could not be made."""
         import asyncssh
 
         if isinstance(error, asyncssh.HostKeyNotVerifiable):

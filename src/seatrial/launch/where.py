@@ -1,4 +1,4 @@
-"""Where a run takes place, as the command line says: hosts, containers, Slurm, Kubernetes."""
+"""The place of a run, as the command line gives it: hosts, containers, Slurm, Kubernetes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where a run takes place, as the command line says."""
+    """The place of a run, as the command line gives it."""
 
     on: str = "local"
     cluster: Path | None = None

@@ -66,7 +66,7 @@ def _families(name: str) -> Sequence[Family]:
 
 
 def spellings(family: str | Spellings) -> Spellings:
-    """What files of this family may be. Raises KeyError for an unknown one."""
+    """The spellings to try for files of this family. Raises KeyError for an unknown one."""
     if isinstance(family, Spellings):
         return family
     if family == guess.NAME:

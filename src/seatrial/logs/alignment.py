@@ -39,7 +39,7 @@ _ZONE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What is taken off the times of a log: `ahead` seconds at `at`, and `drift` of every second after that."""
+    """The part of a log's times that is taken off: `ahead` seconds at `at`, and `drift` of every second after that."""
 
     ahead: float = 0.0
     drift: float = 0.0
@@ -97,7 +97,7 @@ def _compared(own: StepClock, reference: StepClock) -> Shift | None:
 
 
 def _drift(times: Numbers, apart: Numbers) -> float:
-    """How many seconds a clock gains in each, from its first steps to its last; 0 where that is nothing of note."""
+    """The seconds that a clock gains in each second, from its first steps to its last; 0 if negligible."""
     third = len(times) // 3
     if len(times) < FEWEST_FOR_DRIFT:
         return 0.0
@@ -112,7 +112,7 @@ def head_of(path: Path) -> list[str]:
 
 
 def zone_of(head: Sequence[str]) -> float:
-    """How many seconds the times at the head of a log are ahead of UTC, as they say themselves; else 0."""
+    """The seconds by which the times at the head of a log are ahead of UTC, as they say themselves; else 0."""
     found = _ZONE.search("\n".join(line[:NEAR_START] for line in head))
     if found is None:
         return 0.0

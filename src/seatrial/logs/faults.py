@@ -203,7 +203,7 @@ class FaultScanner:
         return [*found, *held, *again, *(_went_on(last, exception) for exception in went_on if last)]
 
     def _cut_off(self, block: _Block) -> Iterator[Fault]:
-        """What is known of a block whose end the log does not have."""
+        """The faults of a block whose end the log does not have."""
         if block.message:
             yield from self._whole(block)
         elif block.summary:
@@ -214,7 +214,7 @@ class FaultScanner:
                 yield fault_of("exception", block.first, {}, block.first.text)
 
     def _candidates(self, skeleton: bytes) -> tuple[Row, ...]:
-        """Which rows of the table have a word in this skeleton."""
+        """The rows of the table with a word in this skeleton."""
         found = self._skeletons.get(skeleton)
         if found is None:
             found = self._look_up(skeleton)
@@ -237,7 +237,7 @@ class FaultScanner:
         return tuple(self._table[row] for row in sorted(rows))
 
     def _pieces_in(self, skeleton: bytes) -> list[str]:
-        """Which pieces of the table's words stand in it; a program's words that hold none are remembered."""
+        """The pieces of the table's words that stand in a skeleton; a program's words that hold none are remembered."""
         fresh = {
             word.decode()
             for word in set(_LETTERS.findall(skeleton)) - self._known
@@ -306,7 +306,7 @@ class FaultScanner:
         return block is not None and block.message is not None and block.message.take(_bare(line))
 
     def _whole(self, block: _Block) -> Iterator[Fault]:
-        """What a message says that is complete; one that ends a traceback is at least an exception."""
+        """The faults in a complete message; one that ends a traceback is at least an exception."""
         yield from block.held
         text = block.message.text if block.message else ""
         rows = [row for row in self._candidates(skeleton_of(text)) if isinstance(row, Pattern)]
@@ -345,7 +345,7 @@ class FaultScanner:
         return block
 
     def _continue(self, block: _Block, text: str, at: Place) -> list[Fault] | None:
-        """What the next line of an open block shows, None if it is no part of it; closes the block where it ends."""
+        """The faults that the next line of a block shows, None if it is no part of it; closes a block that it ends."""
         if block.summary:
             found = block.summary.take(text, at)
             if block.summary.is_over:

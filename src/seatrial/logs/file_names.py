@@ -1,4 +1,4 @@
-"""Which process of a run wrote a log, or the kernel of which host, by the names of the file and its folders."""
+"""The process of a run that wrote a log, or the host of a kernel log, by the names of the file and its folders."""
 
 from __future__ import annotations
 

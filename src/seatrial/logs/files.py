@@ -51,7 +51,7 @@ EMPTY, NO_STEPS = "empty", "no steps"  # what is wrong with a log, as `RunStarte
 
 @dataclass(frozen=True, kw_only=True)
 class _Log:
-    """What one file holds: the events, and between which steps and times they lie.
+    """The content of one file: the events, and between which steps and times they lie.
 
     `zone` is by how much its times are ahead of UTC, and `begun` its first one, as its head says itself.
     """
@@ -249,7 +249,7 @@ def _refuse_several(logs: Sequence[_Log], *, in_succession: bool) -> None:
 
 
 def _of_several(logs: Sequence[_Log], *, in_succession: bool) -> list[str]:
-    """What each of these logs says that makes them several runs' logs; nothing where they can be of one."""
+    """The evidence in each of these logs that they are of several runs; empty where they can be of one."""
     restarts = [in_succession and _starts_over(a, b) for a, b in pairwise(logs)]
     grows = all(a.steps and b.steps and b.steps > a.steps for a, b in pairwise(logs))
     resumed = in_succession and grows and not any(restarts)

@@ -24,7 +24,7 @@ UNKNOWN_STEP = -1  # of a step that is held, until one of its lines says its num
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """Where a value goes: `name` is a field of `events.Step` or one of `events.REPORTED`.
+    """The field that a value goes to: `name` is a field of `events.Step` or one of `events.REPORTED`.
 
     The printed number is divided by `per` (1000 for milliseconds), and `plus` is added (1 for a count of the steps
     before this one). Of "a/b/c", the value is the one numbered `part`. `missing` is what the program may print for
@@ -187,7 +187,7 @@ class LineValues(NamedTuple):
 
 
 def read_values(pairs: Sequence[tuple[str, str]], fields: Mapping[str, Field]) -> LineValues:
-    """What the pairs of one line say."""
+    """The values in the pairs of one line."""
     known = [(place, field, text) for place, (key, text) in enumerate(pairs) if (field := fields.get(key))]
     with_commas = any("," in text for _, _, text in known)
     commas = commas_of((field.name, text) for _, field, text in known) if with_commas else "thousands"
@@ -221,6 +221,6 @@ def not_finite(pairs: Sequence[tuple[str, str]], loss: int | None, taken: Set[st
 
 
 def _name(key: str, taken: Set[str]) -> str:
-    """What such a loss is called: its key, as far as it can be printed, unless that is a name of the table."""
+    """The name of such a loss: its key, as far as it can be printed, unless that is a name of the table."""
     name = "".join(letter for letter in key if letter.isprintable())[-LONGEST_KEY:]
     return f"other {name}" if name in taken else name

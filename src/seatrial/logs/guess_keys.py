@@ -1,4 +1,4 @@
-"""Which of the keys in a log's lines is the step, which the loss, which the time, where nobody knows its spelling.
+"""The keys of the step, the loss and the time in a log's lines whose spelling nobody knows.
 
 Only what is the same throughout the file counts. The step is a whole number that grows by the same amount from line to
 line; the loss is what is called so; a time needs a unit, and must not be the time since the start. Where no line has a
@@ -137,7 +137,7 @@ def _epochs_of_a_line(numbers: Iterable[str], lines: Sequence[Mapping[str, str]]
 
 
 def _place(key: str, words: Sequence[str]) -> int:
-    """How early in the list a key is, or else the last of its words; what is not there comes last."""
+    """The place in the list of a key, or else of the last of its words; the end of the list where it has neither."""
     name = plain(key)
     end = re.split(r"[_/ ]", name)[-1]
     return next((n for n, word in enumerate(words) if word in (name, end)), len(words))

@@ -22,7 +22,7 @@ _OF_A_PROCESS = {"host_oom", "segfault"}
 
 
 def faults(run_dir: Path, ended_at: Mapping[str, float]) -> list[Fault]:
-    """What the kernels said that can end a run, in the order of time.
+    """The faults that the kernels reported and that can end a run, in the order of time.
 
     `ended_at`: when the launcher reported the end of a process, by its place ("rank 1 on node2"); its cause is placed
     before that, however the clocks of the machines differ.
@@ -79,7 +79,7 @@ def _near(fault: Fault, times: Sequence[float]) -> bool:
 
 
 def _victim(fault: Fault, processes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Which process of the run a fault was the end of."""
+    """The process of the run that a fault ended; None if there is none."""
     pid = fault.facts["pid"]
     in_order = (0, PEER_LOST)  # the latter is what a process does that has lost another
     ended = [p for p in processes if p.get("ended") and not p.get("stopped") and p.get("exit_code") not in in_order]

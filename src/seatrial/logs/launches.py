@@ -57,7 +57,7 @@ class Frames:
 
 @dataclass(slots=True)
 class _Call:
-    """Where one call of a program's own code has stood; with another place, the source was edited."""
+    """The lines at which one call of a program's own code has stood; at another line, the source was edited."""
 
     at: int
     before: set[int] = field(default_factory=set)

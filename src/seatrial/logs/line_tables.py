@@ -1,4 +1,4 @@
-"""Which tables of families and of faults may have something to say of a line: those with a word in its skeleton."""
+"""The tables of families and of faults that may match a line: those with a word in its skeleton."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _skeleton_of_word = lru_cache(maxsize=1 << 12)(skeleton_of)  # of the tables, on
 
 
 class LineTables(NamedTuple):
-    """Which of the tables may have something to say of a line; of most lines of any log, none has."""
+    """The tables that may match a line; for most lines of any log, there are none."""
 
     families: tuple[Family, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -48,7 +48,7 @@ class Tables:
         return tables
 
     def _look_up(self, skeleton: bytes) -> LineTables:
-        """Which tables have a word in this skeleton."""
+        """The tables with a word in this skeleton."""
         tables = LineTables(
             families=tuple(
                 f for f in self._families if f.anchors and all(_skeleton_of_word(w) in skeleton for w in f.anchors)

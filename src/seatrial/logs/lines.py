@@ -52,7 +52,7 @@ _MAY_BEGIN_PREFIX = frozenset("0123456789[( I")
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What stood before a line: how many characters of it, the rank that it names, where, of how many; the host."""
+    """The prefix of a line: its length, the rank that it names and its place, the number of ranks, and the host."""
 
     length: int = 0
     rank: int | None = None
@@ -122,7 +122,7 @@ def _text(stream: BinaryIO) -> TextIO:
 
 
 class _Unzipped(RawIOBase):
-    """What a compressed file holds, as far as it is there: one that was cut just ends."""
+    """The content of a compressed file, as far as it is there: one that was cut just ends."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -194,7 +194,7 @@ def hosts_of(line: str) -> frozenset[str]:
 
 
 def read_prefix(line: str) -> Prefix:
-    """What launchers put before the line, however many of them."""
+    """The prefixes that launchers put before the line, however many, as one."""
     if line[:1] not in _MAY_BEGIN_PREFIX and not line[:1].isalpha():
         return NO_PREFIX
     end = 0

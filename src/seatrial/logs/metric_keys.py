@@ -1,4 +1,4 @@
-"""How metrics files spell what they say of a step: key → field, in the order of preference.
+"""The keys of metrics files for a step and its figures: key → field, in the order of preference.
 
 Spellings of Hugging Face's Trainer, ms-swift, LLaMA-Factory (`trainer_log.jsonl`), MaxText (`metrics_file`),
 torchtitan, Megatron (as W&B exports it), PyTorch Lightning, Composer, OLMo, GPT-NeoX and Seatrial's own CSV report.
@@ -95,7 +95,7 @@ def first(row: Row, keys: tuple[str, ...]) -> float | None:
 
 
 def values_of(row: Row) -> dict[str, float]:
-    """What a row says of its step, by `Field.name`; a loss beside the loss, by its key, where it is not finite."""
+    """The values of a row's step by `Field.name`; a loss beside the loss, by its key, where it is not finite."""
     found: dict[str, float] = {}
     loss = ""
     for key, field in FIELDS:

@@ -35,7 +35,7 @@ Kind = Literal["rows", "table", "state", "events"]
 
 @dataclass(frozen=True)
 class Spelling:
-    """Which keys of the rows are the step and its figures: {} for those of the table `metric_keys`."""
+    """Key of a row → key of the table `metric_keys`, for the step and its figures; {} where these are the same."""
 
     renamed: Mapping[str, str]
     family: Family = FAMILY
@@ -53,7 +53,7 @@ KNOWN = Spelling({})
 
 
 def kind_of(head: Sequence[str]) -> Kind | None:
-    """What a file is that begins with these lines; None for a text."""
+    """The kind of file that begins with these lines; None for a text."""
     lines = [line.strip().removeprefix("\ufeff") for line in head if line.strip()]
     if not lines:
         return None

@@ -101,7 +101,7 @@ def _value(number: str, commas: Commas) -> float | None:
 
 
 def commas_of(named: Iterable[tuple[str, str]]) -> Commas:
-    """What a comma means in the values of a line, each with its name (`grammar.Field.name`).
+    """The meaning of a comma in the values of a line, each with its name (`grammar.Field.name`).
 
     One value that can only be read in one way decides for those that can be read in two. Where there is none, a comma
     in a loss, a time or another measure is a decimal one: nobody writes thousands of these.
@@ -120,7 +120,7 @@ def commas_of(named: Iterable[tuple[str, str]]) -> Commas:
 
 
 def commas_for(name: str, commas: Commas) -> Commas:
-    """What a comma means in a value of this name: in a line with decimal commas, 10,050 tokens may still be 10 050."""
+    """The meaning of a comma in a value of this name; in a line with decimal commas, 10,050 tokens may be 10 050."""
     return "unclear" if commas == "decimal" and name not in _MEASURES else commas
 
 
@@ -175,7 +175,7 @@ def _numbers(validator: SchemaValidator, texts: Sequence[str]) -> list[Any]:
 
 
 def find_time(text: str, end: int) -> tuple[int, int] | None:
-    """Where the last date and time shortly before `end` stands."""
+    """The span of the last date and time shortly before `end`; None without one."""
     last = None
     for found in _TIMES.finditer(text, max(0, end - NEAR), end):
         last = found

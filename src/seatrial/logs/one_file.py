@@ -27,9 +27,9 @@ _Read = Callable[..., Iterator[Event | Steps]]  # `read_text`, of one log
 
 @dataclass(frozen=True, kw_only=True)
 class Spellings:
-    """What a file may be: a log of `families`, a metrics file, and, if it is none of these, one that is guessed.
+    """The spellings to try for a file: a log of `families`, a metrics file, and, if it is none of these, a guessed one.
 
-    `confirmed`: whoever asks knows that a guess will do, so that no family is tried before. `slow` is what to say of a
+    `confirmed`: whoever asks knows that a guess will do, so that no family is tried before. `slow` is the error for a
     pattern of the user's own that takes too long; None where there is none. `earlier` are the older pieces of logs that
     were rotated, the oldest first, which are read before them. With `in_columns`, steps that are read at once stay so.
     """

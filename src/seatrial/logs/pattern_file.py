@@ -73,7 +73,7 @@ class _Pattern:
         raise InputError.single("pattern", key or str(self._path), why, fix, self._mark(key))
 
     def _mark(self, key: str) -> Mark:
-        """Where a key stands, or the file where it does not."""
+        """The place of a key in the file, or the file where it has no such key."""
         last = re.escape(key.rpartition("fields.")[2])
         lines = self._text.splitlines() if key and hasattr(self, "_text") else []
         line = next((n for n, text in enumerate(lines, 1) if re.match(rf"\s*[\"']?{last}[\"']?\s*=", text)), 1)
@@ -169,6 +169,6 @@ class _Pattern:
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    """How to correct an unknown name."""
+    """The suggestion for an unknown name: the nearest known one, or else all of them."""
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

@@ -173,7 +173,7 @@ class ProcessLog:
                 other._figures = {}
 
     def _add_figures(self, fields: dict[str, Any]) -> None:
-        """What other lines said of this step, where its own does not."""
+        """Adds the figures that other lines give of this step, where its own line does not."""
         for name, value in self._figures.items():
             of = fields if name in fields else fields["reported"]
             if of.get(name) is None:
@@ -247,7 +247,7 @@ class ProcessLog:
         return (Checkpoint(**self._when, action=note.action, step=at, seconds=seconds),)
 
     def _learn(self, facts: Mapping[str, Any]) -> None:
-        """What was read of the run; "versions__jax" goes into the mapping "versions"."""
+        """Keeps the facts read of the run; "versions__jax" goes into the mapping "versions"."""
         for name, value in facts.items():
             outer, _, inner = name.partition("__")
             self._facts[outer] = {**self._facts.get(outer, {}), inner: value} if inner else value
@@ -302,7 +302,7 @@ class ProcessLog:
 
 
 class _Said(NamedTuple):
-    """What a note says: its groups as text, those that are numbers, and the whole line."""
+    """The content of a note: its groups as text, those that are numbers, and the whole line."""
 
     groups: Mapping[str, Any]
     numbers: Mapping[str, float | None]

@@ -88,7 +88,7 @@ class Reader:
         self._custom_line: Line | None = None  # the last one that the reader of a family was given
 
     def feed(self, line: str) -> Sequence[Event]:
-        """What one line says, with or without its end."""
+        """The events of one line, with or without its end."""
         self._number += 1
         if self._hosts:
             host, colon, rest = line.partition(": ")
@@ -118,7 +118,7 @@ class Reader:
         return [event for text in split_line(line) for event in self._by_tables(text, tables)]
 
     def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event | Steps]]:
-        """What many lines say, some at a time; step lines of one pattern are read column by column, which is faster."""
+        """The events of many lines, some at a time; step lines of one pattern are read by columns, which is faster."""
         place = again = pause = 0
         while place < len(lines):
             if (learnt := self._matched) and place >= again:
@@ -138,7 +138,7 @@ class Reader:
             place += 1
 
     def finish(self) -> list[Event]:
-        """What follows from the log being over."""
+        """The events that follow from the log being over."""
         held = [*self._read_held(), *_in_order(self._release(), self._faults.finish())]
         return [*held, *(event for log in self._logs.values() for event in log.finish())]
 
@@ -188,7 +188,7 @@ class Reader:
         return steps
 
     def _by_pattern(self, line: str, patterns: Iterable[_Learnt]) -> Sequence[Event] | None:
-        """What a step line says that looks like one before; None where the tables have to read it."""
+        """The events of a step line that looks like one before; None where the tables have to read it."""
         for learnt in patterns:
             pattern, family, log = learnt
             if found := pattern.match(line):
@@ -277,14 +277,14 @@ class Reader:
         return events
 
     def _read_held(self) -> Iterator[Event]:
-        """What readers of families have held back until their log goes on."""
+        """The events that readers of families have held back until their log goes on."""
         for family, read_line in self._custom.items():
             finish = getattr(read_line, "finish", None)
             if finish and self._custom_line:
                 yield from self._take_found(family, finish(), self._custom_line)
 
     def _read_custom(self, line: Line, custom: Sequence[Family]) -> Iterator[Event]:
-        """What the readers make of it that families have for lines that are no pairs."""
+        """The events that the families' own readers find in a line that has no pairs."""
         for family in custom:
             if any(word in line.text for word in family.custom_words):
                 yield from self._take_found(family, self._custom[family](line.text), line)
@@ -311,7 +311,7 @@ class Reader:
         return True
 
     def _take(self, family: Family, reading: Reading, line: Line, *, teaches: bool) -> Sequence[Event]:
-        """What a step line says; one of a family whose steps are held comes out later."""
+        """The events of a step line; those of a family whose steps are held come out later."""
         if not (family.continued or family.fallback):
             return [*self._release(family), *self._step(family, reading, line, teaches=teaches)]
         if family.fallback and any(log.family not in (None, family) for log in self._logs.values()):
@@ -339,7 +339,7 @@ class Reader:
         return _in_order(steps, late)
 
     def _whole(self, held: HeldStep) -> Sequence[Event]:
-        """What a step that was held says, with all of its lines; nothing where no line with a known pair followed."""
+        """The events of a held step with all of its lines; none where no line with a known pair followed."""
         reading = held.whole()
         return self._step(held.family, reading, held.line, teaches=False, was_held=True) if reading else ()
 

@@ -141,7 +141,7 @@ def told_apart(groups: Sequence[Group], courses: Sequence[Course]) -> tuple[list
 
 
 def _why_another(run: Sequence[Group], group: Group, seen: Course, course: Course, total: int) -> str:
-    """Why a group is of another run than these; "" where it can be of the same.
+    """The reason why a group is of another run than these; "" where it can be of the same.
 
     Logs that share few steps follow on each other: they are no repeats.
     """

@@ -1,4 +1,4 @@
-"""How far a printed number may be off: it has the digits that are printed, and no more."""
+"""The possible error of a printed number: it has the digits that are printed, and no more."""
 
 from __future__ import annotations
 

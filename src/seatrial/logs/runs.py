@@ -189,7 +189,7 @@ class _FolderReader:
 
 
 def _why_unreadable(path: Path, spellings: Spellings) -> str:
-    """Why a log, or a piece of it if it was rotated, cannot be read; "" if it can be."""
+    """The reason why a log, or a piece of it if it was rotated, cannot be read; "" if it can be."""
     pieces = (*spellings.earlier.get(path, ()), path)
     for piece in pieces:
         try:
@@ -215,7 +215,7 @@ def _is_near(run: RunOfLogs, path: Path) -> bool:
 
 
 def _name(paths: Sequence[Path], folder: Path) -> str:
-    """What the files share, as seen from the folder: their one name, or how their paths begin."""
+    """The name of a run by its files' paths from the folder: that of the only file, or how their paths begin."""
     names = [str(path.relative_to(folder)) for path in paths]
     if len(names) == 1:
         above, _, name = names[0].rpartition("/")
@@ -275,7 +275,7 @@ _SPLITS = (_by_folder, _by_size, _by_name, _alone)
 
 @dataclass(frozen=True, kw_only=True)
 class _Stretch:
-    """What tells whether a run goes on where one of another job ended; `jobs` has "" where a file names none."""
+    """The facts that tell whether a run continues one of another job; `jobs` has "" where a file names none."""
 
     jobs: frozenset[str]
     planned: frozenset[int | None]

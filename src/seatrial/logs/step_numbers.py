@@ -77,7 +77,7 @@ def _numbered(held: Sequence[Event]) -> Iterator[Event]:
 
 
 def _planned(steps: Sequence[int], own: Sequence[Step], totals: Mapping[str, float], asked: float | None) -> int | None:
-    """How many steps the run was to do, where nothing says so but its end: as many as it did."""
+    """The number of planned steps, where only the end of the run tells it: as many as it did."""
     epochs = [step.reported.get(EPOCH) for step in own]
     if _is_at_end(steps, epochs, totals, asked) or _schedule_ran_out(own, epochs, totals):
         return steps[-1]

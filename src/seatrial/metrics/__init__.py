@@ -61,7 +61,7 @@ def measure(
     convention: str | None = None,
     policy: str = DEFAULT_POLICY,
 ) -> Metrics:
-    """What the events of a run amount to; they come in the order of time, from any number of processes.
+    """The metrics of a run by its events, which come in the order of time, from any number of processes.
 
     `spec` is what was run: in a rehearsal, the rehearsed one; None: no configuration is known, but perhaps the
     `planned_steps`. `convention` is how FLOPs are counted, None: as the log does, as far as that is recognised.

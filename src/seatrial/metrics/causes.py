@@ -108,7 +108,7 @@ class FaultRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What ended the run: the fault that is blamed and its kind, and what followed from it.
+    """The cause of the run's end: the fault that is blamed and its kind, and what followed from it.
 
     `what` names it and its place, `quote` is what the log says of it, cut short; `sentence` is both.
     `symptoms` are sentences, each for many lines; `victims` and `suspects` are places, the suspects those that did not
@@ -377,7 +377,7 @@ def _all_came(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int 
 
 
 def _what(fault: FaultRecord, named: Sequence[str]) -> str:
-    """What broke and where, unless the fault is about several places."""
+    """A phrase for the fault, with its place unless the fault is about several."""
     if fault.fault in ("collective_timeout", "collective_desync", "process_missing"):
         return fault.title
     if KINDS[fault.fault].of_others:
@@ -395,7 +395,7 @@ def _what(fault: FaultRecord, named: Sequence[str]) -> str:
 
 
 def _quote(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> str:
-    """What is said of the fault: what its kind counts, or the line of a log without what logging puts before it."""
+    """The quote for the fault: the facts that its kind counts, or the line of a log without its logging prefix."""
     alike = [fault for fault in fatal if fault.fault == blamed.fault]
     if (of_kind := _QUOTES.get(blamed.fault)) and (quote := of_kind(blamed, alike)):
         return quote

@@ -39,9 +39,9 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessRecord:
-    """What one process left behind; `reason` and `exit_code` only where it said itself how it ended.
+    """The record of one process; `reason` and `exit_code` only where it said itself how it ended.
 
-    `silent` says of a log that should have steps and has none what it is: "rank3.log is empty".
+    `silent` says what is wrong with a log that should have steps and has none: "rank3.log is empty".
     """
 
     process: int
@@ -57,7 +57,7 @@ class ProcessRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """How far the run came and how it ended, by the process whose record counts.
+    """The progress of the run and its end, by the process whose record counts.
 
     `planned_steps` is None where neither a configuration nor the record says. `counted_from` is the number of the first
     step, by the run's own counting; the record has every `stride`-th step. `from_other_trainer`: it was read from a log
@@ -210,7 +210,7 @@ def measure_completion(
 
 
 def _time_to_train(main: Record, evaluations: Sequence[tuple[int, float]], scored: Eval | None) -> float | None:
-    """How long a run took that an evaluation ended, unless this one missed its target."""
+    """The seconds of a run that an evaluation ended; None if this one missed its target, or if not known."""
     target = main.target_eval_loss
     missed = target is not None and bool(evaluations) and not evaluations[-1][1] <= target
     missed |= scored is not None and not (scored.shortfall or 0.0) <= 0
@@ -253,7 +253,7 @@ def _attempts(own: Record) -> tuple[Attempt, ...]:
 
 
 def _num_ranks(spec: RunSpec | None, started: Sequence[RunStarted]) -> int | None:
-    """How many ranks a collective has: one per device in other trainers."""
+    """The number of ranks in a collective: one per device in other trainers; None if not known."""
     said = [count for s in started for count in (s.num_devices, s.num_processes) if count]
     return max(said, default=spec.topology.num_devices if spec else None)
 
@@ -273,7 +273,7 @@ def _process(record: Record, missing: Ranges) -> ProcessRecord:
 
 
 def _silent(record: Record) -> str:
-    """What is wrong with a log in which there should be steps."""
+    """The sentence on a log that should have steps and has none: "rank3.log is empty"; "" for any other log."""
     facts = {} if record.steps else record.facts
     wrong = {"empty": "is empty", "no steps": "has no step"}.get(str(facts.get("log")))
     *_, folder, name = ("", *str(facts.get("source", "")).split("/"))
@@ -295,7 +295,7 @@ def _steps_compared(
 def _compared(
     spec: RunSpec, started: Sequence[RunStarted], from_other_trainer: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Which of the figures of the run are known, and where they are not those that were asked for."""
+    """The figures of the run compared with the configuration, and the differences; None if no process reports any."""
     if not started:
         return (), None
     asked = (

@@ -1,4 +1,4 @@
-"""How far neighbouring values of a series resemble each other, and what that leaves of their number.
+"""The dependence between neighbouring values of a series, and the number of independent values that they amount to.
 
 The step after a slow step is often slow too. A series of n such values tells no more than n ÷ τ independent ones, where
 τ, the correlation time, is 1 plus twice the sum of all autocorrelations.
@@ -48,7 +48,7 @@ def correlation_time(values: Values, fitted: int = 1) -> float:
 
 
 def effective_size(values: Values) -> float:
-    """How many independent values tell as much as these do."""
+    """The number of independent values that tell as much as these do."""
     return len(values) / correlation_time(values)
 
 
@@ -60,7 +60,7 @@ def midranks(values: Values) -> Values:
 
 
 def student_quantile(level: float, df: float) -> float:
-    """How many standard errors an interval of that level reaches to either side: Student's t with `df` ≥ 1.
+    """The half-width of an interval of that level, in standard errors: Student's t with `df` ≥ 1.
 
     A fraction of a degree of freedom counts for nothing. By the closed form (Abramowitz & Stegun 26.7.3, 26.7.4), and
     for many degrees of freedom by the expansion about the normal distribution (26.7.5).

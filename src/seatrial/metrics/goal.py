@@ -1,4 +1,4 @@
-"""How far a run was to come, by its configuration, its own word or its end, and whether it did."""
+"""The goal of a run by its configuration, its own word or its end, and whether the run reached it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def goal_of(
 
 
 def _asked(spec: RunSpec | None, main: Record, given: int | None, first: int) -> int | None:
-    """How many steps the run was to do: by the configuration, by its own word, or by who judges it."""
+    """The number of planned steps: by the configuration, by the run's own word, or by whoever judges it."""
     said = (start.planned_steps for start in reversed(main.starts) if start and start.planned_steps)
     asked_for = spec.steps if spec and spec.epochs is None else None  # epochs may end it sooner, which it says itself
     known = asked_for or next(said, spec.steps if spec else None)

@@ -50,7 +50,7 @@ class Identity:
 
 
 class Facts(NamedTuple):
-    """What the equations are between; None where it is not known."""
+    """The figures that the equations relate; None where one is not known."""
 
     steps: Steps  # of the window
     all_steps: Steps
@@ -112,7 +112,7 @@ def _batch(facts: Facts) -> Identity | None:
 
 
 def _consumed(facts: Facts) -> Identity | None:
-    """What the log counts as consumed grows by a batch in each step."""
+    """The log's count of consumed tokens or sequences grows by a batch in each step."""
     tokens, sequences = _growth(facts.steps, "consumed_tokens"), _growth(facts.steps, "consumed_samples")
     spec = facts.setup.spec
     if spec is None or (tokens is None and sequences is None):
@@ -184,10 +184,11 @@ def _tokens_that_count(facts: Facts) -> Identity | None:
 
 
 def _missing_tokens(facts: Facts, *, constant: bool) -> str:
-    """Why fewer tokens than batch × sequence cannot be, by which of them the log counts, as its writer says.
+    """The reason why there cannot be fewer tokens than batch × sequence, by what the log counts; "" if there may be.
 
-    Where it says nothing, those in the loss if the configuration masks tokens. Equally long answers leave the same
-    number of tokens in every step, so that a constant count proves nothing where prompts or padding are left out.
+    The writer of the log says which tokens it counts; else it is those in the loss if the configuration masks tokens.
+    Equally long answers leave the same number of tokens in every step, so that a constant count proves nothing where
+    prompts or padding are left out.
     """
     said, spec = facts.setup.facts.get("tokens_counted"), facts.setup.spec
     if said == "all":

@@ -101,7 +101,7 @@ def estimate(values: Values, statistic: Statistic = "median", origin: str = "") 
 
 
 def relative_rounding(values: Values) -> float:
-    """What `rounding` can have moved a value by, as a fraction of their median; infinity if they all come out as 0."""
+    """The most that `rounding` can have moved a value by, as a fraction of the median; infinity if the median is 0."""
     half = rounding(values)
     median = float(np.median(np.abs(only_finite(values)))) if half else 0.0
     return half / median if median else math.inf if half else 0.0

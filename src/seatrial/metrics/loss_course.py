@@ -126,9 +126,9 @@ def _diverged(losses: Values) -> bool:
 
 
 def settled_below_the_end(losses: Values) -> float | None:
-    """Where the last third stood, if the last few losses lie above it by a quarter, or the very last is twice that.
+    """The level of the last third if the last few losses lie above it by a quarter, or the very last is twice that.
 
-    Both have to be far more than the losses differ from one to the next.
+    Both have to be far more than the losses differ from one to the next. Otherwise None.
     """
     if len(losses) < MIN_STEPS_FOR_TREND:
         return None

@@ -49,7 +49,7 @@ def _spikes(steps: Sequence[int], losses: Values) -> list[int]:
 
 
 def _noise(losses: Values, error: float = 1.0) -> float:
-    """How many times as high as before a loss may be without being a spike: at least `DIVERGED`.
+    """The factor by which a loss may exceed those before without being a spike: at least `DIVERGED`.
 
     By what losses differ from one to the next, as a factor, which neither a fall nor a few spikes change. `error` is
     the standard error of what is compared, next to that of one loss.
@@ -72,7 +72,7 @@ def _lowest_before(losses: Values) -> Values:
 
 
 def _thrown_off(steps: Sequence[int], losses: Values, above: NDArray[np.bool_]) -> int:
-    """How many losses are of a model that knows nothing yet and that its first updates throw off; 0 if they do not.
+    """The number of losses at the start that the first updates of an untrained model throw off; 0 if they do not.
 
     They do if its loss shoots up there, and comes back at once to less than it began with.
     """

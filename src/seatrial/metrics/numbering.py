@@ -1,4 +1,4 @@
-"""How a record numbers its steps: from where it counts, every how many it has, and which are missing.
+"""The numbering of a record's steps: the number of its first step, its stride, and the steps that are missing.
 
 Programs name a checkpoint by the last step in it, or by the next one; a step of 0 may stand for an unknown one.
 """
@@ -24,7 +24,7 @@ def counts_from(record: Record) -> int:
 
 
 def lines_apart(steps: Sequence[int]) -> int:
-    """How many steps a line of the log stands for: the usual gap between two of them."""
+    """The number of steps that a line of the log stands for: the usual gap between two lines."""
     gaps = [after - before for before, after in pairwise(steps) if after > before]
     return median_low(gaps) if gaps else 1
 

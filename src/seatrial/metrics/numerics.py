@@ -278,7 +278,7 @@ def _fall_throughout(losses: Sequence[float]) -> bool:
 
 
 def _non_finite_others(everyone: Sequence[Record]) -> tuple[tuple[str, float, Ranges], ...]:
-    """What is not finite of the figures that only this objective has, the first to become so first."""
+    """(name, first value, steps) of each non-finite figure of this objective alone, in order of first steps."""
     found: dict[str, dict[int, float]] = {}
     for steps in (record.steps for record in everyone):
         names = [name for name in steps.names if name not in REPORTED]
@@ -310,7 +310,7 @@ def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
 
 
 def _silent_at_end(record: Record) -> int:
-    """How many of the last steps report no loss, though some did before."""
+    """The number of steps at the end that report no loss, though some did before."""
     told = np.flatnonzero(record.steps.has("loss"))
     return len(record.steps) - 1 - int(told[-1]) if len(told) else 0
 

@@ -35,10 +35,10 @@ OF_THE_WHOLE_RUN = "as reported for the whole run, with warm-up, evaluations and
 
 
 class Clock(NamedTuple):
-    """What a step's time is taken from: its seconds, or `amount` over the rate that a log reports as `name`.
+    """The source of a step's time: its seconds, or `amount` over the rate that a log reports as `name`.
 
-    It is proportional to seconds, or in seconds where the amount is known. `origin` says so of any but the times that
-    the log gives; "" for these.
+    The time is in seconds where the amount is known, else proportional to them. `origin` names the source of times that
+    the log does not give itself; "" where it does.
     """
 
     name: str = ""
@@ -216,7 +216,7 @@ def _waiting_for_data(steps: Steps) -> float | None:
 
 
 def _course(window: Window | None) -> tuple[tuple[Shift, ...], Drift | None]:
-    """What became of the speed; that a warm-up gets faster is none of it."""
+    """The shifts and the drift of the speed; that a warm-up gets faster is neither."""
     if window is None:
         return (), None
     everything = window.undisturbed
@@ -227,7 +227,7 @@ def _course(window: Window | None) -> tuple[tuple[Shift, ...], Drift | None]:
 
 
 def clocks(setup: Setup) -> list[Clock]:
-    """What the time of a step may be taken from: seconds, or else what a log gives of a throughput."""
+    """The possible sources of a step's time: seconds, or else the throughputs that a log may report."""
     batch = float(setup.spec.batch.global_batch_size) if setup.spec else None
     rates = (
         (TOKENS, setup.tokens_per_device, "tokens/s"),
@@ -246,7 +246,7 @@ def clocks(setup: Setup) -> list[Clock]:
 
 
 def _beyond(least_seconds: float, peak: Peak | None) -> Callable[[Steps, Values], Flags]:
-    """Which steps would have needed more than the device's peak: by their times, or by the log's own TFLOP/s."""
+    """A test for steps that would have needed more than the device's peak: by their times, or the log's own TFLOP/s."""
     highest = peak.flops_per_second / TERA if peak else math.inf
     return lambda steps, times: (times < least_seconds) | (steps.reported(TFLOPS) > highest)
 
@@ -273,7 +273,7 @@ def _told(window: Window, clock: Clock) -> str:
 
 
 def _rate(amount: float, times: StepTimes, origin: str) -> Estimate:
-    """What is done per second if each step does `amount`; the slowest step time gives the lowest rate."""
+    """The rate if each step does `amount`; the slowest step time gives the lowest rate."""
     return Estimate(value=amount / times.value, low=amount / times.high, high=amount / times.low, origin=origin)
 
 
@@ -300,7 +300,7 @@ def _speed(
 
 
 def _no_mfu(setup: Setup) -> str:
-    """Why there is none, where the log does not report it either."""
+    """The reason why there is no MFU, where the log does not report it either."""
     if not setup.device_name:
         return "the record does not name the device"
     if setup.device and setup.spec is None:
@@ -326,7 +326,7 @@ def _of_the_whole_run(
 def work_of_a_step(
     tokens_per_device: float | None, flops_per_token: float | None, peak: Peak | None
 ) -> dict[str, float]:
-    """What a device does in a step, by the metric that it is per second; without those that are not known."""
+    """The work of a device in a step, by the metric that is this work per second; without what is not known."""
     tokens = tokens_per_device or 0.0
     work = tokens * (flops_per_token or 0.0)
     amounts = {TOKENS: tokens, TFLOPS: work / TERA, "mfu": work / (peak.flops_per_second if peak else math.inf)}

@@ -48,7 +48,7 @@ class Record:
 
     @property
     def reason(self) -> str | None:
-        """Why the process ended, by its own word."""
+        """The reason why the process ended, by its own word; None if it gave none."""
         return self.ended.reason if self.ended else None
 
     @property
@@ -68,7 +68,7 @@ class Record:
 
     @property
     def target_eval_loss(self) -> float | None:
-        """What the loss of the evaluations has to come down to, by the run's own word."""
+        """The target of the evaluation loss, by the run's own word; None if it has none."""
         target = self.facts.get("target_eval_loss")
         return float(target) if isinstance(target, (int, float)) and not isinstance(target, bool) else None
 

@@ -47,7 +47,7 @@ class Setup:
 
     @property
     def least_step_seconds(self) -> float:
-        """What a step takes at the device's peak by the convention that counts the fewest FLOPs; 0 if not known."""
+        """The seconds of a step at the device's peak, by the convention with the fewest FLOPs; 0 if not known."""
         if self.spec is None or self.peak is None:
             return 0.0
         fewest = min(self.flops_per_token(name) or 0.0 for name in flops.CONVENTIONS)

@@ -66,7 +66,7 @@ def find_shifts(steps: Sequence[int], seconds: Values) -> tuple[Shift, ...]:
 
 
 def removed(seconds: Values, shifts: Sequence[Shift]) -> Values:
-    """What is left of a series without its levels."""
+    """The series without its levels: each value less the median of its level."""
     parts = np.split(seconds, [shift.place for shift in shifts])
     return np.concatenate([part - np.median(part) for part in parts])
 
@@ -101,7 +101,7 @@ def _proposed(values: Values, start: int, rounds: int, fewest: int) -> Iterator[
 
 
 def best_split(values: Values, fewest: int) -> int:
-    """Where two medians leave the least absolute deviation."""
+    """The place of the split whose two medians leave the least absolute deviation."""
 
     def cost(place: int) -> float:
         return float(sum(np.abs(part - np.median(part)).sum() for part in (values[:place], values[place:])))
@@ -117,7 +117,7 @@ def best_split(values: Values, fewest: int) -> int:
 
 
 def _clearness(values: Values, place: int, rounded: float) -> float:
-    """How many times a split of a stretch is as large as it has to be, by the criterion that it meets least."""
+    """The size of a split over the size that it needs, by the criterion that it meets least; it is clear above 1."""
     n, parts = len(values), (values[:place], values[place:])
     before, after = (float(np.median(part)) for part in parts)
     change = abs(after - before)

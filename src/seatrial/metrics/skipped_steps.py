@@ -37,7 +37,7 @@ def measure_skips(steps: Steps) -> dict[str, Any]:
 
 
 def skipped_steps(steps: Steps) -> list[int] | None:
-    """How many steps of each line the optimizer skipped: as reported, or by the learning rate; None: not known."""
+    """The number of steps skipped by the optimizer, by line: as reported, or by the learning rate; None: not known."""
     if "skipped_steps" in steps.names:
         return [_count(count) for count in steps.reported("skipped_steps").tolist()]
     without_update = _rates_that_stayed(steps)

@@ -159,9 +159,9 @@ def _times(events: Recording, *, without_faults: bool = False) -> Values:
 
 @dataclass(frozen=True, kw_only=True)
 class _Course:
-    """Where the steps of one process stand among the events, the first one of its last attempt, and its files.
+    """The places of a process's steps among the events, that of the first one of its last attempt, and its files.
 
-    `first` is where the process began, or did its first step.
+    `first` is the place where the process began, or did its first step.
     """
 
     first: int = 0

@@ -213,7 +213,7 @@ def _sort_out(lines: Lines, are_impossible: Callable[[Steps, Values], Flags]) ->
 
 
 class _Choice(NamedTuple):
-    """What a policy takes, and its rule in words, with `{of}` where the attempt is named."""
+    """The steps that a policy chooses, and its rule in words, with `{of}` where the attempt is named."""
 
     kept: Lines
     undisturbed: Lines
@@ -263,7 +263,7 @@ def _rule(choice: _Choice, warmup: int) -> str:
 
 
 def _choose_by_rule(lines: Lines, rule: str, choose: Callable[[Values], Places]) -> _Choice | None:
-    """What a policy of another tool takes: all that its rule says, whatever happened in these steps."""
+    """The choice of another tool's policy: all steps that its rule names, whatever happened in them; None: no steps."""
     kept = lines.some(choose(np.array(lines.numbers)))
     if not kept:
         return None
@@ -321,7 +321,7 @@ def _attempt(main: Record, attempts: Sequence[Lines], planned: Sequence[int | No
 
 
 def _undisturbed(events: Sequence[Event], steps: Sequence[int], stride: int) -> Flags:
-    """Which lines have no evaluation or checkpoint in their time: it may be booked on its own step or on the next."""
+    """True for lines without an evaluation or checkpoint in their time; it may be booked on its step or the next."""
     at = {event.step for event in events if isinstance(event, (Eval, Checkpoint))}
     booked = sorted(at | {step + 1 for step in at})
     clear = np.ones(len(steps), bool)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Group:
-    """What the control groups leave; None: no limit."""
+    """The memory and the CPUs that the control groups allow; None: no limit."""
 
     memory_bytes: int | None = None
     cores: float | None = None

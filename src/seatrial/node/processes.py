@@ -32,7 +32,7 @@ MEANINGS = {
 
 
 def describe_exit(exit_code: int | None, signal_number: int | None) -> str:
-    """How a process ended, as a sentence without subject; shells and containers report a signal as 128 + n."""
+    """The end of a process, as a sentence without subject; shells and containers report a signal as 128 + n."""
     number, how = signal_number, "was ended by"
     if number is None and exit_code is not None and 128 < exit_code <= 128 + 64:
         number, how = exit_code - 128, "ended as if by"
@@ -62,7 +62,7 @@ def look_up(pid: int | None) -> tuple[bytes, int, bytes]:
 
 
 def memory_kills() -> int:
-    """How many processes of this one's cgroup the kernel has killed for want of memory; 0 where it does not say."""
+    """The number of processes of this cgroup that the kernel killed for lack of memory; 0 where it does not say."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as groups:
             own = [line.rstrip("\n").split(":", 2) for line in groups]

@@ -75,7 +75,7 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
-    """Where to publish: a file or folder, a server, a project on it; None where the user did not say."""
+    """The place to publish to: a file or folder, a server, a project on it; None where the user did not say."""
 
     out: Path | None = None
     url: str | None = None

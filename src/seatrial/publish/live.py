@@ -45,7 +45,7 @@ _OF_A_STEP = {
 
 
 class _Attempt:
-    """What is known of one attempt: fed by the launcher's thread, read by those of the server."""
+    """The figures of one attempt: fed by the launcher's thread, read by those of the server."""
 
     def __init__(self, run_dir: Path, spec: RunSpec) -> None:
         self._run, self._spec = clean(run_dir.name), spec
@@ -96,7 +96,7 @@ class LiveRun:
         self._fetched = threading.Event()  # a scraper has the whole outcome
 
     def follow(self, following: Following, run_dir: Path, spec: RunSpec) -> Following:
-        """What follows an attempt, and keeps these figures besides."""
+        """A copy of `following` for one attempt, which also updates these figures."""
         attempt = _Attempt(run_dir, spec)
 
         def on_progress(progress: Progress) -> None:

@@ -65,7 +65,7 @@ def _without_password(text: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system says of a failed connection, else the first line of what MLflow says."""
+    """The operating system's reason for a failed connection, else the first line of MLflow's message."""
     innermost: BaseException = error
     while innermost.__cause__ or innermost.__context__:
         innermost = innermost.__cause__ or innermost.__context__ or innermost

@@ -30,7 +30,7 @@ _FLOATS = [(place, column.name) for place, column in enumerate(STEPS) if column.
 
 
 def publication_of(report: RunReport, run_dir: Path) -> Publication:
-    """What is published of a run. Raises InputError for one without metrics or verdict."""
+    """The publication of a run. Raises InputError for one without metrics or verdict."""
     metrics, verdict = report.metrics, report.verdict
     if metrics is None or verdict is None:
         why = f"it has no verdict to publish: {'; '.join(report.missing) or 'it was not judged'}"
@@ -127,7 +127,7 @@ def _id_of(report: RunReport, run_dir: Path) -> str:
 
 
 def _launched_at(run_dir: Path) -> float | None:
-    """When the launcher began, of a run of which no process did."""
+    """The wall time at which the launcher started, for a run without a process; None: not known."""
     try:
         status: Mapping[str, Any] = Documents(run_dir).get("status.json")
     except (OSError, ValueError):

@@ -48,7 +48,7 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
 
 
 def _written(folder: Path, run_id: str) -> list[Path]:
-    """What earlier publishing offline has left of the run."""
+    """The folders of the run that earlier publishing offline has left."""
     named = [path for path in folder.glob("wandb/offline-run-*") if path.is_dir() and not path.is_symlink()]
     return [path for path in named if (match := _OFFLINE.fullmatch(path.name)) and match["id"] == run_id]
 

@@ -20,7 +20,7 @@ _WRITE = f"write a list of {_MESSAGE}"
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """What makes one text of a conversation ("": there is none), with `names` of special tokens, such as bos_token."""
+    """A template that makes one text of a conversation ("": none); `names` are special tokens, such as bos_token."""
 
     text: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def template_text(path: Path, beside: Mapping[str, Any] | None) -> str:
 
 
 def renderer(template: Template) -> Callable[[str, Any], tuple[str, str]]:
-    """What makes (prompt, last answer) of the messages at a place, as transformers' `apply_chat_template` does.
+    """A function (place, messages) → (prompt, last answer), as transformers' `apply_chat_template` makes them.
 
     Raises DataError where there is no template, or one that cannot be read; what it returns raises one for messages
     that are none, that do not end with an answer, or that the template refuses.

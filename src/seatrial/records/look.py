@@ -124,7 +124,7 @@ class _Look:
         self.findings.append((severity, "data", key, why, fix))
 
     def _read(self, path: Path) -> int:
-        """How many rows were read."""
+        """Reads the first rows of a file; their number."""
         if self.spec.data.kind == "text":
             rows = numbered_texts(path, ("text",), self.limits)
         elif self.spec.objective.kind in ("dpo", "orpo"):
@@ -134,7 +134,7 @@ class _Look:
         return len(list(islice(rows, MOST_ROWS)))
 
     def _read_answers(self, path: Path) -> int:
-        """How many records were read. Which of them training cuts, or leaves out, is counted as training counts it."""
+        """Reads the first records; their number. Those that training cuts or leaves out are counted as it does."""
         template, length, total = chat.template_of(self.spec.data.tokenizer), self.spec.batch.sequence_length, 0
         for where, texts in islice(forms.answers(path, template, self.limits)[1], MOST_ROWS):
             given, learnt = map(self._tokens, texts)

@@ -65,9 +65,9 @@ def files_named(pattern: str, *, folders: bool) -> list[Path]:
 
 
 def why_no_file(path: Path) -> str | None:
-    """Why a path is no regular file that could be opened; "" if it is one, None if nothing is there.
+    """The reason that a path is no regular file that could be opened; "" if it is one, None if nothing is there.
 
-    What is no regular file may block whoever opens it, or never end.
+    Any other file may block on opening, or never end.
     """
     try:
         mode = path.stat().st_mode
@@ -91,7 +91,7 @@ def named(pattern: str) -> Iterator[Path]:
 
 
 def _matches(pattern: Path) -> Iterator[str]:
-    """What a glob matches, as `glob.glob` does it; but links that lead back up are followed only once."""
+    """The matches of a glob, as `glob.glob` finds them; but links that lead back up are followed only once."""
     parts = [part for before, part in pairwise(("", *pattern.parts)) if (before, part) != ("**", "**")]
     if "**" not in parts:
         yield from glob.iglob(str(pattern))  # noqa: PTH207 - absolute patterns too
@@ -120,7 +120,7 @@ def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """What a folder of `save_to_disk` lists, else the tables that lie in it."""
+    """The files that a folder of `save_to_disk` lists, else the tables that lie in it."""
     state = folder / "state.json"
     if why_no_file(state) == "":
         return _listed(folder, state)

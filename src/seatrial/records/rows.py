@@ -37,7 +37,7 @@ class TooLong(DataError):
 
 @dataclass(kw_only=True)
 class Limits:
-    """How much of tables is read; without limits, all of it. `left` goes down with every row, and none follows at 0."""
+    """The limits of reading tables; by default, none. `left` goes down with every row, and none follows at 0."""
 
     rows_at_once: int = 1024  # that are held together, of Parquet and Arrow
     longest: float = math.inf  # bytes of a row of JSON

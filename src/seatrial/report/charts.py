@@ -99,7 +99,7 @@ def curve_data(steps: Sequence[Step], performance: Performance | None, most: int
 
 
 def curves_of(steps: Sequence[Step], performance: Performance | None) -> dict[str, Curve]:
-    """What may be drawn of a run's steps, by name, in the order of the page."""
+    """The curves of a run's steps, by name, in the order of the page."""
 
     def rate(step: Step) -> float | None:
         found = step_rate(step, performance)
@@ -293,7 +293,7 @@ def _evals(report: RunReport) -> dict[str, Any] | None:
 
 
 def _histogram(report: RunReport, targets: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """How often which step time comes, among the steps that the median is of; None of few."""
+    """A histogram of the step times that the median is of; None of few, or of equal ones."""
     times = report.performance.step_times if report.performance else None
     seconds = np.array(counted_seconds(report.attempts, report.performance))
     if times is None or len(seconds) < FEWEST_FOR_BINS or float(np.ptp(seconds)) <= 0:

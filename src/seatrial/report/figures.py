@@ -38,7 +38,7 @@ class Figure:
 
 
 def figures(report: RunReport) -> list[Figure]:
-    """How far the run came, what became of the loss, and its speed; none where it was not measured."""
+    """The figures of the run's progress, loss, speed and cost; none where nothing was measured."""
     metrics = report.metrics
     if metrics is None:
         return []
@@ -66,7 +66,7 @@ def _progress(metrics: Metrics) -> list[Figure]:
 
 
 def _time_to_target(metrics: Metrics) -> list[Figure]:
-    """How long a run took that an evaluation ended; MLPerf publishes minutes."""
+    """The duration of a run that an evaluation ended, in minutes, as MLPerf publishes it."""
     seconds, target = metrics.completion.time_to_train_seconds, metrics.completion.target_eval_loss
     if seconds is None:
         return []
@@ -107,7 +107,7 @@ def _estimate(performance: Performance, label: str, metric: str, unit: str, deta
 
 
 def _time_to_train(report: RunReport, performance: Performance) -> Iterator[Figure]:
-    """How long tokens take at this speed; a rehearsal's is not extrapolated."""
+    """The time to train on a number of tokens at this speed; a rehearsal's is not extrapolated."""
     if not performance.days_to_1t_tokens or report.rehearsal:
         return
     if report.tokens != TRILLION:
@@ -120,7 +120,7 @@ def _time_to_train(report: RunReport, performance: Performance) -> Iterator[Figu
 
 
 def _cost(report: RunReport, metrics: Metrics) -> Iterator[Figure]:
-    """What the devices cost at the price that the user gives, in the currency of the price; not of a rehearsal."""
+    """The cost of the devices at the price that the user gives, in the currency of the price; not of a rehearsal."""
     performance, price = metrics.performance, report.price_per_device_hour
     if price is None or not performance.num_devices or report.rehearsal:
         return
@@ -168,7 +168,7 @@ _SOURCES = {
 
 
 def where(report: RunReport) -> str:
-    """What ran where, in a line."""
+    """The model, logs, processes and devices of a run, in a line."""
     parts = [report.spec.model.name if report.spec else "", report.rehearsal]
     if report.sources:
         one, several, of = _SOURCES.get(
@@ -185,7 +185,7 @@ def where(report: RunReport) -> str:
 
 
 def hardware(report: RunReport) -> list[tuple[str, str]]:
-    """What the run ran on and with, as the first process that started tells it."""
+    """The hardware, set-up and versions of the run, as the first process that started reports them."""
     if not report.started:
         return []
     start = report.started[0]
@@ -211,7 +211,7 @@ def hardware(report: RunReport) -> list[tuple[str, str]]:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """What an event says should be a mapping, if it is one."""
+    """The value of an event that should be a mapping; empty if it is none."""
     return value if isinstance(value, Mapping) else {}
 
 

@@ -36,7 +36,7 @@ class JudgedRun(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TimeToTrain:
-    """How long the runs of one training took until an evaluation reached the target: seconds by name, None if none did.
+    """The times to train of several runs of one training: seconds by name, None if no evaluation reached the target.
 
     `name` is what their names begin with, "" for the folder itself; `mean_seconds` is the mean without the fastest and
     the slowest, None where a second run did not reach its target.

@@ -75,7 +75,7 @@ class Tail:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """What is known about a run.
+    """The content of a run's report.
 
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
     `evals` its evaluations, `ranks` the step times of all ranks where there are several, `changes` those of a
@@ -127,7 +127,7 @@ class RunReport:
 
 
 class _Pieces:
-    """What a run directory holds, piece by piece; what is missing or damaged is named in `missing`."""
+    """The contents of a run directory, piece by piece; what is missing or damaged is named in `missing`."""
 
     def __init__(self, documents: Documents) -> None:
         self.documents = documents
@@ -159,7 +159,7 @@ def gather(
     tokens: float | None = None,
     price_per_device_hour: float | None = None,
 ) -> RunReport:
-    """What is known about a run; nothing is read of which `record` (its events) or `documents` are at hand.
+    """The report of a run; its events or documents are not read where `record` or `documents` has them.
 
     Without `tokens` or a price, those count that logs were judged with.
     Raises FileNotFoundError where there is no run directory.
@@ -231,13 +231,13 @@ def _given(judged: Mapping[str, Any], name: str) -> float | None:
 
 
 def _name(run_dir: Path, sources: Sequence[str]) -> str:
-    """What to call a run that no configuration names: its logs, if it was read from some, else its directory."""
+    """The name of a run that no configuration names: its logs, if it was read from some, else its directory."""
     more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
     return sources[0].rpartition("/")[2] + more if sources else clean(run_dir.name)
 
 
 def _started_at(events: Recording) -> float | None:
-    """When the first event was; None where a log without a clock gave the times, which then count from 0."""
+    """The time of the first event; None where a log without a clock gave the times, which then count from 0."""
     counted = any(isinstance(event, RunStarted) and event.facts.get("clock") == "counted" for event in events.others)
     times = events.times
     times = times[times >= FIRST_CLOCK]

@@ -78,7 +78,7 @@ def render(report: RunReport) -> str:
 
 
 def _lines(charts: Mapping[str, Any]) -> str:
-    """What the lines across the charts mean, as far as there are some."""
+    """The legend of the lines across the charts; "" where there are none."""
     curves = [*charts["curves"].values(), *([charts["evals"]] if charts["evals"] else [])]
     found = ["dashed: the median"] if any(curve.get("median") for curve in curves) else []
     found += ["dotted: a target, less its tolerance"] if any(curve["targets"] for curve in curves) else []

@@ -59,12 +59,12 @@ def lanes(report: RunReport) -> list[Lane]:
 
 
 def hidden(report: RunReport) -> int:
-    """How many nodes are not shown."""
+    """The number of nodes that are not shown."""
     return max(0, len(report.nodes) - MAX_LANES)
 
 
 def chart_data(report: RunReport) -> list[dict[str, Any]]:
-    """What the charts of the lanes draw: seconds after the start, and the lowest, mean and highest of all devices."""
+    """The data of the lanes' charts: seconds after the start, and the lowest, mean and highest of all devices."""
     start = report.started_at or 0.0
     return [
         {
@@ -89,7 +89,7 @@ def _drawn(points: Sequence[Point], start: float, factor: float) -> list[list[fl
 
 
 def notable(report: RunReport) -> Section | None:
-    """What stands out, by node; None where nothing does."""
+    """The findings on the nodes; without rows where there are none."""
     rows = [(node.host, what, finding) for node in report.nodes for what, finding in _findings(node)]
     columns = ("Node", "What", "Finding")
     return Section(key="notable", title="Findings on the nodes", columns=columns, rows=tuple(rows))
@@ -205,7 +205,7 @@ def _about(node: Observed) -> str:
 
 
 def _absent(node: Observed) -> str:
-    """What was not watched, and why; of tools that simply are not there, only where there is no other."""
+    """The sources that were not watched, and why; a tool that is not there only where no other watched the devices."""
     lacks = {source: why for source, why in node.lacks.items() if not (node.devices and why.startswith("there is no "))}
     tools = ("nvidia-smi", "amd-smi")
     if not node.devices and all(lacks.get(tool) == f"there is no {tool}" for tool in tools):

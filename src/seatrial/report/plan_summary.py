@@ -36,7 +36,7 @@ def summary(
 
 
 def _asked(spec: RunSpec, estimates: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
-    """What the configuration asks for, and the estimates of it."""
+    """Rows on the training that the configuration asks for, and the estimates of it."""
     model, batch = spec.model, spec.batch
     parameters = short_number(num_parameters(model))
     layers = f"{plural(model.num_layers, 'layer')} of {model.hidden_dim:,}"
@@ -82,7 +82,7 @@ def _where(plan: Plan) -> str:
 
 
 def _started(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What would run: a rehearsal's changes in short, and the processes."""
+    """Rows on what would start: a rehearsal's changes in short, the processes, and notes."""
     if plan.rehearsal:
         spec = plan.spec
         kind = "collapsed" if plan.rehearsal.collapsed else "rehearsal"

@@ -54,7 +54,7 @@ def _grouped(problems: Iterable[Problem]) -> list[list[Problem]]:
 
 
 def _others(group: list[Problem]) -> str:
-    """Where else the same was found: " (also …)"."""
+    """The other places of the same finding: " (also …)"."""
     if len(group) == 1:
         return ""
     named = [
@@ -88,7 +88,7 @@ def summary(problems: list[Problem]) -> str:
 
 
 def counted(problems: Iterable[Problem]) -> str:
-    """How many findings there are of each severity: "8 warnings, 10 notes"."""
+    """The number of findings of each severity: "8 warnings, 10 notes"."""
     return ", ".join(by_severity(problems))
 
 

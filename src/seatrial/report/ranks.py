@@ -145,7 +145,7 @@ def _scale(ratio: NDArray[np.float64], step: NDArray[np.int64], performance: Per
 
 
 def summary(times: RankTimes) -> str:
-    """Which rank is the slowest, in a few words."""
+    """The slowest rank, in a few words."""
     first = times.slowest[0]
     return f"slowest: rank {first.rank}, {first.slower_by:+.1%}" if first.slower_by > 0 else "no rank is slower"
 

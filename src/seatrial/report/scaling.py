@@ -1,4 +1,4 @@
-"""How training scales: several runs of one workload on 1…N devices, and what each device of the larger ones is worth.
+"""Scaling: several runs of one workload on 1…N devices, and what each device of the larger ones is worth.
 
 *Weak* scaling keeps the batch per device, *strong* scaling the global batch; anything else is *mixed*. Efficiency is
 tokens/s per device over that of the smallest size. It means something only between runs that differ in nothing else, so
@@ -101,7 +101,7 @@ def measure_scaling(reports: Sequence[RunReport]) -> Scaling:
 
 
 def _unfit(report: RunReport) -> list[Problem]:
-    """Why a run proves nothing about speed."""
+    """The reasons that a run proves nothing about speed, as findings."""
     reasons = [*_unfit_verdict(report), *_unfit_speed(report)]
     if report.verdict is None or report.metrics is None:
         reasons = [("it has no verdict", "judge it first: seatrial judge")]

@@ -74,7 +74,7 @@ def details(scaling: Scaling) -> list[str]:
 
 
 def notes(scaling: Scaling) -> list[str]:
-    """What the figures mean nothing without."""
+    """The notes without which the figures mean nothing."""
     found = [scaling.reason, "Tokens/s of all devices, and of each; 1T: a trillion tokens, uninterrupted."]
     if scaling.kind != "one size":
         found.append(

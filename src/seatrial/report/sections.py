@@ -67,7 +67,7 @@ def _fault(fault: FaultRecord, place: str) -> tuple[str, str, str, str, str]:
 
 
 def _time(fault: FaultRecord) -> str:
-    """When a fault came, since the first event of the run: +21.4 s, +3:12:05; "" where its log does not tell."""
+    """The time of a fault since the run's first event, or its step: +21.4 s, +3:12:05; "" where neither is known."""
     if fault.after is not None:
         return f"after step {fault.after}"
     if fault.order == "unknown" or not fault.seconds:
@@ -136,7 +136,7 @@ def _attempts(report: RunReport) -> Section | None:
 
 
 def _reported(report: RunReport) -> Section | None:
-    """What the log says of its own speed, and what follows from its times."""
+    """The speed that the log reports, and the one recomputed from its times; None where it reports none."""
     performance = report.performance
     if performance is None or not performance.reported:
         return None
@@ -165,7 +165,7 @@ def _reported_row(metric: str, own: float, found: Estimate | None) -> tuple[str,
 
 
 def _convention(performance: Performance) -> str:
-    """How FLOPs are counted, and why so."""
+    """A note on the convention by which FLOPs are counted, and the reason for it."""
     used, own = performance.convention, performance.recognised
     if not used:
         return "FLOPs were not counted: that needs a configuration."
@@ -180,7 +180,7 @@ def _convention(performance: Performance) -> str:
 
 
 def _stability(report: RunReport) -> Section | None:
-    """What a median does not show."""
+    """The steadiness of the step times, which a median does not show."""
     performance = report.performance
     if performance is None:
         return None

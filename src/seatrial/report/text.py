@@ -35,7 +35,7 @@ def render(report: RunReport, *, color: bool | None = None, columns: int | None 
 
 @dataclass(frozen=True)
 class _Page:
-    """How wide the text may be, and in which colours."""
+    """The width and the colours of the text."""
 
     paint: Paint
     columns: int

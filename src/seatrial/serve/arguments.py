@@ -1,4 +1,4 @@
-"""Which folders are to be served, and to whom: checked before the server's packages are needed."""
+"""The folders to serve, and the token to ask for: checked before the server's packages are needed."""
 
 from __future__ import annotations
 

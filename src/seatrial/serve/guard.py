@@ -1,4 +1,4 @@
-"""Who may ask, and what for: reading only, from this machine or with the token; and the policy of every answer."""
+"""Access to the server: reading only, from this machine or with the token; and the policy of every answer."""
 
 from __future__ import annotations
 

@@ -43,12 +43,12 @@ def asset(name: str) -> bytes:
 
 @cache
 def address_of(name: str) -> str:
-    """Where a file of ASSETS is: another address for another content, so that browsers may keep it."""
+    """The address of a file of ASSETS: another address for another content, so that browsers may keep it."""
     return f"/static/{name}?v={hashlib.sha256(asset(name)).hexdigest()[:12]}"
 
 
 def ago(seconds: float | None) -> str:
-    """How long ago a time is, as the page's script says it."""
+    """The time that has passed since then, as the page's script says it."""
     if seconds is None:
         return views.NOTHING
     since = max(0.0, time.time() - seconds)

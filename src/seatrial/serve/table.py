@@ -215,7 +215,7 @@ class Table:
         return list(found.values())
 
     def start(self, key: str) -> float:
-        """When a run started, for an order; 0 where it is not known."""
+        """The start time of a run, for an order; 0 where it is not known."""
         return real(self.rows[key]["started_at"]) or 0.0
 
     # --- configurations ---

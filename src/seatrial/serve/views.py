@@ -59,7 +59,7 @@ def name_of(row: IndexRow) -> str:
 
 
 def devices_of(row: IndexRow) -> str:
-    """How many devices of which kind."""
+    """The number of devices and their kind."""
     device = clean(str(row["device"])) if row["device"] else "device"
     return f"{row['num_devices'] if row['num_devices'] is not None else '?'} × {device}"
 

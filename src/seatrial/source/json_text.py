@@ -76,7 +76,7 @@ def _tokens(text: str, places: Places) -> list[tuple[int, str]]:
 
 
 def _mistake(text: str, error: json.JSONDecodeError, places: Places) -> InputError:
-    """What was probably meant, at the place where it went wrong."""
+    """The error for broken JSON: the mistake that it probably is, at the place where it was made."""
     offset, rest = error.pos, text[error.pos : error.pos + 200]
     before = text[:offset].rstrip()
     if text.startswith("\ufeff"):

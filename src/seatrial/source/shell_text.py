@@ -274,7 +274,7 @@ class _Reader:
         return handed_on
 
     def _handed_on(self, wrappers: Sequence[Field], seen: dict[str, Value]) -> Iterator[tuple[str, Value]]:
-        """What `env A=b`, `docker -e A=b`, `mpirun -x A=b` and `srun --export=ALL,A=b` add."""
+        """The variables that `env A=b`, `docker -e A=b`, `mpirun -x A=b` and `srun --export=ALL,A=b` add."""
         for offset, pair, is_env in _environment_words(wrappers):
             name, equals, value = pair.partition("=")
             if equals and name.isidentifier():
@@ -302,7 +302,7 @@ class _Reader:
 
 
 def _condition(words: Sequence[Word], before: str, joint: str) -> str:
-    """What the command behind a joint depends on; on nothing behind `cd … &&`: what prepares is taken to succeed."""
+    """The operator on which the next command depends; "" for none, as behind `cd … &&`: that is taken to succeed."""
     is_sure = joint == "&&" and not before and bool(words) and words[0].bare not in _TESTS
     return joint if joint in ("&&", "||") and not is_sure else ""
 

@@ -43,7 +43,7 @@ def text_of(field: Iterable[Piece]) -> str:
 
 @dataclass
 class Value:
-    """What a variable holds: one field, or the words of an array."""
+    """The value of a variable: one field, or the words of an array."""
 
     fields: tuple[Field, ...]
     offset: int  # of the variable's name
@@ -116,7 +116,7 @@ class Variables:
         return tuple(pieces)
 
     def _values(self, part: Part) -> Sequence[Field]:
-        """What a part stands for: one field, or those of a list."""
+        """The value of a part: one field, or those of a list."""
         if isinstance(part, Text):
             return [(self._piece(part.text, part.offset)._replace(quoted=part.quoted),)]
         if isinstance(part, Variable):
@@ -129,7 +129,7 @@ class Variables:
         return [(self._piece(part.written, part.offset, "executable"),)]
 
     def _held(self, part: Variable) -> Sequence[Field]:
-        """What a variable holds, or what stands in its place where it is not set."""
+        """The value of a variable, or what takes its place where it is not set."""
         known, kind = self._use(part.name), part.operator.lstrip(":")
         is_empty = known is None or not text_of(known.fields[0] if known.fields else ())
         is_set = known is not None and not (is_empty and ":" in part.operator)
@@ -150,7 +150,7 @@ class Variables:
         return [()] if known is not None else [(self._piece(part.written, part.offset, "unknown"),)]
 
     def _use(self, name: str) -> Value | None:
-        """What is known of a variable, which is used from now on."""
+        """The value of a variable, which counts as used from now on; None where it is not known."""
         value = self.known.get(name)
         if value is not None:
             value.used = True

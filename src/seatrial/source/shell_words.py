@@ -41,7 +41,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """What only a shell could tell: `$(…)`, backquotes, arithmetic, expansions that cut or replace text."""
+    """Text that only a shell could evaluate: `$(…)`, backquotes, arithmetic, expansions that cut or replace text."""
 
     written: str
     offset: int
@@ -68,7 +68,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What stands between words; redirections too, as `>`, whatever their kind."""
+    """An operator or end of line between words; a redirection is `>`, whatever its kind."""
 
     text: str
     offset: int
@@ -243,7 +243,7 @@ class Lexer:
         return [Text("", self._places[start], quoted=True), *parts]  # "" is a word, too
 
     def _expansion(self, *, quoted: bool, depth: int) -> Part:
-        """What a dollar begins; on its own it is only a dollar."""
+        """The part that a dollar begins; on its own it is only a dollar."""
         text, start = self._text, self._at
         if text.startswith("$(", start):
             return self._executable(start, 1, quoted=quoted)
@@ -270,7 +270,7 @@ class Lexer:
         return Variable(name, self._places[start], quoted, written, operator or "", tuple(default), bool(index))
 
     def _executable(self, start: int, opening: int, *, quoted: bool) -> Executable:
-        """What stands from `start` to the bracket that closes the one at `start + opening`, whatever is between."""
+        """The text from `start` to the bracket that closes the one at `start + opening`, whatever is between."""
         text, at = self._text, start + opening + 1
         closing = {"(": ")", "{": "}", "`": "`"}
         open_ = [closing[text[start + opening]]]

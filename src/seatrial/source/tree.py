@@ -51,7 +51,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """What a file holds, and what is wrong with it although it can be read: keys that appear twice.
+    """The content of a file, and what is wrong with it although it can be read: keys that appear twice.
 
     `folder` is where a captured command was started, "" where that is not known.
     """

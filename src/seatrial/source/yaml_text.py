@@ -129,7 +129,7 @@ def _tag(event: Any, known: tuple[str, ...], mark: Mark, places: Places) -> str 
 
 
 def _mistake(text: str, error: Any, places: Places) -> InputError:
-    """What was probably meant; where that is not plain, the parser's own words, which are precise."""
+    """The error for broken YAML: the mistake that it probably is, else the parser's own words, which are precise."""
     if getattr(error, "problem_mark", None) is None:
         offset = getattr(error, "position", 0)
         return places.error(offset, "bad-yaml", "a control character stands here", "remove it")

@@ -11,7 +11,7 @@ Action = Literal["run", "train", "rehearse", "check", "plan", "convert", "judge"
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What an action cannot do without, so that its absence is an error and no warning.
+    """The needs of an action; the absence of one is an error, not a warning.
 
     `cluster`: what describes the cluster, such as the number of nodes. `device`: devices that can do what is asked of
     them (memory, network). `trainer`: our own trainer, which runs on this machine. `data`: all of the data on this

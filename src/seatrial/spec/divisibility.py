@@ -12,7 +12,7 @@ LOSS_TOKENS = "tokens of a step on a device"  # the stages of a pipeline share t
 
 
 class Split(NamedTuple):
-    """What stands at a spec path, or follows from it, is split over `axes` into `parts`."""
+    """A size at a spec path, or one that follows from it, that is split over `axes` into `parts`."""
 
     path: str
     name: str
@@ -29,7 +29,7 @@ def uneven_splits(
     pads_vocabulary: bool = False,
     pads_shards: bool = False,
 ) -> Iterator[Split]:
-    """What the mesh, which has to be resolved, does not split evenly.
+    """The sizes that the mesh, which has to be resolved, does not split evenly.
 
     Trainers differ in four things. `balances_context`: a causal mask gives the ends of a sequence unequal work, so
     each device of the context axis takes a part from both. `shares_heads`: several devices of the tensor axis share a

@@ -1,4 +1,4 @@
-"""Where a run takes place: devices and the mesh over them, processes, containers."""
+"""The machines of a run: devices and the mesh over them, processes, containers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MeshShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Parallelism:
-    """How the work is split: `within_node` over fast links (MaxText's ici), `across_nodes` over the network (dcn)."""
+    """The split of the work: `within_node` over fast links (MaxText's ici), `across_nodes` over the network (dcn)."""
 
     within_node: MeshShape = field(default_factory=MeshShape)
     across_nodes: MeshShape = field(default_factory=MeshShape)
@@ -72,7 +72,7 @@ class Parallelism:
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """How the processes find each other; the defaults of the timeouts are JAX's own."""
+    """The rendezvous of the processes, and options of a Slurm job; the defaults of the timeouts are JAX's own."""
 
     coordinator_host: str | None = None  # None: the first node
     coordinator_port: int | None = None  # None: a free port, chosen at launch

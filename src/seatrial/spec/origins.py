@@ -1,4 +1,4 @@
-"""Where the values of a spec came from, and what is wrong with them."""
+"""The origins of a spec's values, and the findings about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seatrial.spec.run import RunSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a value of the spec came from.
+    """The origin of a value of the spec.
 
     `key` is the user's key (dotted path from the root of the file, or the override's), `text` the value as written,
     `note` says how the value was made from it where that is not plain.
@@ -27,7 +27,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """What reading a configuration gives: the spec (None where errors left none), origins by spec path, findings."""
+    """The result of reading a configuration: the spec (None where errors left none), origins by spec path, findings."""
 
     spec: RunSpec | None
     origins: Mapping[str, Origin]

@@ -76,6 +76,6 @@ _OF_TYPES = {"Llama2Tokenizer": 32_000, "GPT2BPETokenizer": 50_257}
 
 
 def known_vocabulary(kind: str | None, tokenizer: str | None) -> int | None:
-    """How many tokens a tokenizer has that is known by its type, or by its name or path; else None."""
+    """The number of tokens of a tokenizer that is known by its name or path, or by its type; else None."""
     by_name = (size for pattern, size in _VOCABULARIES if tokenizer and pattern.search(tokenizer))
     return next(by_name, _OF_TYPES.get(kind or ""))

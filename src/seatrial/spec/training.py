@@ -80,7 +80,7 @@ ScheduleKind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """How parameters are updated; by default AdamW with linear warm-up, cosine decay, and clipping by global norm.
+    """The optimizer and its schedule; by default AdamW with linear warm-up, cosine decay, and clipping by global norm.
 
     `cosine` and `linear` are Megatron's: the final rate is reached a step after the schedule. MaxText's reach it in the
     schedule's last step, and fall to 0 behind it. `nemo_cosine` and the others are NeMo's of these names, whose warm-up
@@ -114,7 +114,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What is minimised. `sft`: the loss on answers only; `dpo`, `orpo`: preferences between two answers."""
+    """The objective to minimise. `sft`: the loss on answers only; `dpo`, `orpo`: preferences between two answers."""
 
     kind: Literal["pretraining", "sft", "dpo", "orpo"] = "pretraining"
     beta: float = 0.1  # of dpo and orpo
@@ -124,7 +124,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """What is learnt.
+    """The data that the model is trained on.
 
     `synthetic`: one random batch, again in every step, as MaxText's. `text`: files, tokenised. `megatron`: `.bin` and
     `.idx` files, by their common path. `arrow`: folders of `datasets.save_to_disk`. `records`: JSON lines of prompts
@@ -173,7 +173,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Logging:
-    """What is written beside the log itself."""
+    """The settings of logging: its interval, and what is written beside the log itself."""
 
     interval_steps: int = 1
     tensorboard: bool = False

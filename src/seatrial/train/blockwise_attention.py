@@ -32,7 +32,7 @@ MIN_BLOCK = 128
 
 
 class Read(NamedTuple):
-    """What queries have read so far."""
+    """The result of attention over the keys that have been read so far."""
 
     context: jax.Array  # [c, b, B, G, M, K]
     logsumexp: jax.Array  # [c, b, B, G, M, 1]
@@ -54,7 +54,7 @@ class Keys(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How T queries are cut: into chunks of `chunk`, those into blocks of `block`."""
+    """The division of T queries into chunks of `chunk`, and of those into blocks of `block`."""
 
     chunk: int
     block: int
@@ -132,7 +132,7 @@ def _transposed(x: jax.Array) -> jax.Array:
 
 
 class Place(NamedTuple):
-    """Where a chunk of keys stands: at `first` in its sequence, `ahead` positions before the queries."""
+    """The position of a chunk of keys: at `first` in its sequence, `ahead` positions before the queries."""
 
     first: jax.Array | int
     ahead: jax.Array | int
@@ -163,7 +163,7 @@ def _each_block(queries: Queries, keys: Keys, place: Place, cut: Cut) -> Iterato
 
 
 def _read(queries: Queries, keys: Keys, before: Read | None, place: Place, cut: Cut) -> tuple[Read, None]:
-    """What the queries have read `before`, and of these keys."""
+    """The result of attention over these keys, merged with `before`; None: no keys were read before."""
     contexts, logsumexps = [], []
     for _, _, v, _, scores, left in _each_block(queries, keys, place, cut):
         top = scores.max(axis=-1, keepdims=True)

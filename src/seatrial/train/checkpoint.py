@@ -39,7 +39,7 @@ _IMMATERIAL = {
 
 @dataclass(frozen=True)
 class Restored:
-    """What a run resumes with: the state after `step` steps, the examples consumed in them, and the last metrics."""
+    """A restored checkpoint: the state after `step` steps, the examples consumed in them, and the last metrics."""
 
     state: State
     step: int
@@ -241,7 +241,7 @@ class Checkpoints:
         return self._asked.enabled and minutes is not None and now - self._last_save >= 60 * minutes
 
     def examples(self, step: int) -> int:
-        """How many examples this many steps have consumed."""
+        """The number of examples that this many steps have consumed."""
         step_0, examples_0 = self._first
         return examples_0 + (step - step_0) * self._spec.sequences_per_step
 

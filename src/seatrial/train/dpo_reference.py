@@ -29,7 +29,7 @@ Weights = Callable[[], Any]  # → the parameters that training begins with
 
 
 def _digests(example: Example) -> list[bytes]:
-    """What tells one sequence from another: its tokens, targets and weights."""
+    """The digests that identify sequences: of their tokens, targets and weights."""
     columns = [np.ascontiguousarray(example[name]) for name in ("tokens", "targets", "weights")]
     rows = range(len(columns[0]))
     return [hashlib.blake2b(b"".join(x[row].tobytes() for x in columns), digest_size=16).digest() for row in rows]

@@ -40,7 +40,7 @@ class Evaluator:
         return replace(self, trainer=replace(self.trainer, loss=loss.lower(params, batch).compile()))
 
     def batches_after(self, done: int) -> int:
-        """How many batches are evaluated after this many steps; 0: none."""
+        """The number of batches to evaluate after this many steps; 0: none."""
         if done == 0:
             return self.initial
         epochs, within = divmod(done - 1, self.epoch) if self.epoch else (0, done - 1)
@@ -83,7 +83,7 @@ def judged(loss: float, before: Mapping[str, float]) -> dict[str, float]:
 
 
 def enough(found: Mapping[str, float], asked: Evaluation) -> str | None:
-    """Why a run with these figures of `judged` can stop early; None: it goes on."""
+    """The reason why a run with these figures of `judged` can stop early; None: it goes on."""
     if asked.target_loss is not None and (loss := found["validation_loss"]) <= asked.target_loss:
         return f"the validation loss {loss:.4f} has reached the target {asked.target_loss:g}"
     if asked.patience is not None and (since := found["evaluations_since_best"]) >= asked.patience:

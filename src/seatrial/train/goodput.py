@@ -1,4 +1,4 @@
-"""Where the time of a run went: training, and what the rest was lost to; from its events alone."""
+"""The time of a run: training, and what the rest was lost to; from its events alone."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ FAILURES: tuple[tuple[type[Exception], str, int], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a run ended: its reason as `events.RunEnded` names it, the process's exit code, and the last line."""
+    """The ending of a run: its reason as `events.RunEnded` names it, the process's exit code, and the last line."""
 
     reason: str
     exit_code: int
@@ -210,7 +210,7 @@ class Loop:
         return self.save_agreed or self.stop_agreed or self.checkpoints.due(number + 1, self.last)
 
     def pause(self, number: int) -> None:
-        """What comes between this step, which is settled, and the next; it is not part of any step's time."""
+        """Does what is due between this step, which is settled, and the next; it is not part of any step's time."""
         if self.profile.ends(number):
             self.profile.stop()
         if self.ending is not None:

@@ -19,14 +19,14 @@ MASKED = -1e30  # finite: a row of nothing but -inf would make softmax 0/0
 
 @dataclass(frozen=True)
 class Pattern:
-    """What holds for a whole run. `window`: query t reads keys t - window + 1 … t only (Mistral, arXiv 2310.06825)."""
+    """The mask settings of a run. `window`: query t reads keys t - window + 1 … t only (Mistral, arXiv 2310.06825)."""
 
     window: int | None = None
     dropout: float = 0.0  # the probability with which a weight is dropped
 
 
 class Mask(NamedTuple):
-    """What the mask of one call with T queries and S keys follows from.
+    """The inputs to the mask of one call with T queries and S keys.
 
     `first`: the first query's position, counted from the first key; None: 0. Segments are given for packed documents;
     for dropout, a number for each row of a sequence's weights, and a random key for each sequence.
@@ -46,5 +46,5 @@ def visible(shape: tuple[int, int], ahead: jax.Array | int, window: int | None) 
 
 
 def kept(key: Key, rows: jax.Array, columns: jax.Array, rate: float) -> jax.Array:
-    """What weights are multiplied with: 0 with probability `rate`, else 1 / (1 - rate); all shapes are broadcast."""
+    """The factors of the weights: 0 with probability `rate`, else 1 / (1 - rate); all shapes are broadcast."""
     return jnp.where(bits(key, rows, columns) >= jnp.uint32(round(rate * 2**32)), 1 / (1 - rate), 0.0)

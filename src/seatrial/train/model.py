@@ -49,7 +49,7 @@ class Decoder:
 
 
 class Surroundings(NamedTuple):
-    """What every layer must know of a micro-batch beside its hidden states."""
+    """The inputs of every layer from a micro-batch, beside its hidden states."""
 
     positions_BT: jax.Array
     cos_BT1k: jax.Array

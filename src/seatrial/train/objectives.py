@@ -27,7 +27,7 @@ MASKED = -1e30  # finite: -inf would make 0 · inf in a gradient
 
 @dataclass(frozen=True)
 class Head:
-    """How the output head lies and multiplies. `tied`: the parameter is the embedding, [V, D] instead of [D, V]."""
+    """The layout and products of the output head. `tied`: the parameter is the embedding, [V, D] instead of [D, V]."""
 
     placement: Placement
     rules: Rules
@@ -153,7 +153,7 @@ APART = ("pipeline", "context")  # the mesh axes over which the tokens of one se
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised: the sum of `loss` over all devices, divided by that of `amount`.
+    """The loss to minimise: the sum of `loss` over all devices, divided by that of `amount`.
 
     loss(h_ND, w, flat, R, head, settings) → this device's part of the sums; the tokens are those of R sequences.
     amount(batch, rules) → this device's part of what they are divided by.

@@ -1,4 +1,4 @@
-"""How parameters are updated: rows of one table; clipping.
+"""The updates of parameters: rows of one table; clipping.
 
 An update sees the shard that the optimizer's placement gives this device. Nearly every row is elementwise; those that
 need a statistic of a whole tensor take it from `Tensor`, which knows how it is split.
@@ -25,8 +25,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Tensor:
-    """How a parameter lies as a whole: its shape, the mesh axes that split each dimension, and which dimensions make
-    up one tensor; the others number tensors that are stacked."""
+    """The layout of a whole parameter: its shape, the mesh axes that split each dimension, and which dimensions make up
+    one tensor; the others number tensors that are stacked."""
 
     shape: Shape
     split: Dims
@@ -89,7 +89,7 @@ class Algorithm:
     slots: Mapping[str, Callable[[Shape], Shape]]
 
     def slot(self, name: str, tensor: Tensor) -> Tensor:
-        """How a slot of a parameter lies: as the parameter, but for the dimensions that have size 1 in it."""
+        """The layout of a slot of a parameter: as the parameter, but for the dimensions that have size 1 in it."""
         ones = self.slots[name](tensor.dims)
         shape = tuple(1 if dim in ones else size for dim, size in enumerate(tensor.shape))
         return replace(

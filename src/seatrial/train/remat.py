@@ -1,4 +1,4 @@
-"""Which of a layer's tensors are kept for the backward pass, and which are recomputed: a table of rows.
+"""The tensors of a layer that are kept for the backward pass, and those that are recomputed: a table of rows.
 
 A tensor has a name where it is made (`checkpoint_name`), and a part of a layer that can be computed again by itself has
 one where it is called (`Remat.part`).

@@ -18,7 +18,7 @@ from seatrial.spec import RunSpec
 
 
 class Plan(NamedTuple):
-    """What the rows are written in: two rates, and the lengths of the phases in steps."""
+    """The parameters of the schedules: two rates, the lengths of the phases in steps, and those of single rows."""
 
     peak: float
     final: float

@@ -1,4 +1,4 @@
-"""Where every tensor lies, as tables, and the collectives that follow from them.
+"""The layout of every tensor, as tables, and the collectives that follow from them.
 
 A parallelism strategy is not code here. A parameter names its dimensions ("embed", "heads", …) where it is declared;
 three tables map those names to mesh axes: at *rest*, in *compute*, and for the *optimizer* state. Where two tables
@@ -51,7 +51,7 @@ SEQUENCE: Axes = ("context",)
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one parameter lies: a tuple of mesh axes per dimension, from each of the three tables.
+    """The layout of one parameter: a tuple of mesh axes per dimension, from each of the three tables.
 
     `partial`: the axes over which its gradient, as the backward pass leaves it at rest, is still a partial sum.
     `parts`: where not 0, the last dimension lies whole over `tensor`, but is used in so many parts; see `own_part`.
@@ -243,7 +243,7 @@ def _own_tokens(numbers_T: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class Boundary:
-    """How hidden states enter a block whose weights are split over `tensor`, and how partial results leave it.
+    """The functions by which hidden states enter a block split over `tensor`, and by which partial results leave it.
 
     `tokens`: of the numbers of the tokens inside a block, those that this device holds between blocks.
     """
@@ -278,12 +278,12 @@ def boundary_of(rules: Rules) -> Boundary:
 
 
 def tensor_offset(rules: Rules, local_size: int) -> jax.Array | int:
-    """Where this device's part of a dimension split over `tensor` begins."""
+    """The first index of this device's part of a dimension split over `tensor`."""
     return lax.axis_index("tensor") * local_size if "tensor" in rules.axes else 0
 
 
 def sequence_numbers(rules: Rules, local_size: int, micro: jax.Array | int) -> jax.Array:
-    """Which sequences of the step, counted over all devices, this device has in micro-batch number `micro`."""
+    """The numbers of this device's sequences in micro-batch number `micro`, counted over the step and all devices."""
     replica = lax.axis_index(rules.batch) if rules.batch else 0
     replicas = math.prod(rules.axes[axis] for axis in rules.batch)
     return (micro * replicas + replica) * local_size + jnp.arange(local_size)

@@ -51,7 +51,7 @@ class Requests:
 
 
 def vote(mesh: Mesh, *, stop: bool, save: bool) -> jax.Array:
-    """What this process wants, as the program of a step takes it."""
+    """The requests of this process, as the program of a step takes them."""
     wanted = np.array([[stop, save]], np.int32)
     return jax.make_array_from_callback((mesh.size, 2), named_sharding(mesh, (AXES, ())), lambda _: wanted)
 

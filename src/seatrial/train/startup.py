@@ -1,4 +1,4 @@
-"""How a process starts: its place among the others, its devices, the phases of its start, its report when ready."""
+"""The start of a process: its place among the others, its devices, the phases of the start, its report when ready."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CACHE_EVENT = "/jax/compilation_cache/cache_"  # + "hits" or "misses", once a p
 
 @dataclass(frozen=True)
 class Place:
-    """Which process of the run this is, and what it computes on."""
+    """The place of this process in the run, and the devices that it computes on."""
 
     process: int = 0
     num_processes: int = 1

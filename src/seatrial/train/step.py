@@ -52,7 +52,7 @@ class State(Rest):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a step is made of, chosen once from the spec's tables."""
+    """The parts of a step, chosen once from the spec's tables."""
 
     spec: RunSpec
     declarations: Declarations

@@ -105,7 +105,7 @@ def compiler_options(spec: RunSpec, backend: str) -> dict[str, Any]:
 
 
 def level_of_steps(spec: RunSpec) -> int:
-    """How much XLA optimizes steps on a CPU.
+    """The level at which XLA optimizes steps on a CPU.
 
     Where a loop over layers keeps what it computes within them, in a narrower format than it has there, LLVM makes fast
     code of that only at the highest level: steps of small models would take up to 1.3 times as long.

@@ -140,7 +140,7 @@ def _outcome(completion: Completion, numerics: Numerics, axes: Mapping[Axis, Axi
 
 
 def _cut_short(completion: Completion) -> Outcome | None:
-    """What became of a run whose steps are not all done; None if neither a word nor a fault says so.
+    """The outcome of a run whose steps are not all done; None if neither its recorded reason nor a fault gives one.
 
     The launcher that watched a run knows it best. The last word of another trainer's log is no more than an exit
     code, so there the fault that came first decides.

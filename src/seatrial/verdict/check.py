@@ -18,7 +18,7 @@ WORST_FIRST: tuple[Status, ...] = ("fail", "inconclusive", "pass", "not_applicab
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What was measured, against which bound, over which steps (`window`), and what that means (`sentence`)."""
+    """A check: the measured value, its bound, the steps measured (`window`), and what that means (`sentence`)."""
 
     name: str
     axis: Axis

@@ -37,7 +37,7 @@ def _check(name: str, answer: Answer, **details: Any) -> Check:
 
 
 def steps_told(completion: Completion) -> str:
-    """What a record that has the last planned step shows, without the full stop."""
+    """The sentence on a record that has the last planned step, without the full stop."""
     first, planned = completion.first_step, completion.planned_steps
     if completion.begins_late:
         return f"Completed the last of {planned:,} steps; the log begins at step {first:,}"
@@ -227,7 +227,7 @@ def _line(fault: FaultRecord) -> str:
 
 
 def _configuration(completion: Completion) -> Answer:
-    """What every process says of itself against the configuration; a log without a word on its run says nothing."""
+    """Compares what each process reports of itself with the configuration; not applicable where none does."""
     different, compared = completion.differences, completion.compared
     silent = [str(p.process) for p in completion.processes if not p.described]
     if different:

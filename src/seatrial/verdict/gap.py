@@ -24,7 +24,7 @@ EXPLAINS = 0.25  # of the gap is what the likeliest cause has to explain
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What may have cost time: its kind, the seconds of a step that it explains, and the evidence."""
+    """A possible cause of lost time: its kind, the seconds of a step that it explains, and the evidence."""
 
     kind: str
     seconds: float

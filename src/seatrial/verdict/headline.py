@@ -27,7 +27,7 @@ _CUT_SHORT = {
 
 
 def headline(outcome: str, metrics: Metrics, checks: Sequence[Check], *, rehearsal: str) -> str:
-    """What happened, first cause first; `checks` are those of all axes."""
+    """The verdict in a sentence or two, the first cause first; `checks` are those of all axes."""
     completion, diagnosis = metrics.completion, metrics.completion.diagnosis
     if outcome == "pass":
         return _success(metrics, checks, rehearsal=rehearsal)
@@ -56,7 +56,7 @@ def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: str) -> st
 
 
 def _but(performance: Performance) -> str:
-    """What a median does not show: slow steps where they cost much, and a rank that is slower than the others."""
+    """Sentences on what the median hides: level shifts, slow steps that cost much, and ranks slower than the others."""
     spikes = performance.spikes
     said = f" But it became {shifts_told(performance)}." if performance.shifts else ""
     if spikes is not None and spikes.share_lost >= MUCH_LOST:
@@ -120,7 +120,7 @@ def _not_finite(metrics: Metrics) -> str:
 
 
 def _first_of(causes: Sequence[Check]) -> str:
-    """What the first check says, and how many more there are like it."""
+    """The sentence of the first check, and the number of further checks with its status."""
     first, *others = causes
     sentence = f"{first.title}: {first.sentence}" if first.axis == "performance" else first.sentence
     undecided = first.status == "inconclusive"
@@ -156,7 +156,7 @@ def _how_far(completion: Completion, of_process: int | None = None) -> str:
 
 
 def _broke(completion: Completion, diagnosis: Diagnosis) -> str:
-    """What happened in the field's words, where and when; what the log says of it; what to do."""
+    """The cause in the field's words, where and when; what the log says of it; what to do."""
     cause = diagnosis.cause
     own = next((process for process in completion.processes if process.process == cause.process), None)
     behind = own.last_step if own and own.last_step != completion.last_step else None

@@ -176,7 +176,7 @@ def _loss_trend(numerics: Numerics, spec: RunSpec | None) -> Check:
 
 
 def _courses_told(numerics: Numerics, kind: str, chance: float | None) -> dict[str, str]:
-    """What became of the loss → the sentence."""
+    """Course of the loss → the sentence on it."""
     losses, last = numerics.num_losses, show(numerics.last_loss)
     evaluated = show(numerics.last_eval_loss)
     flat = ", as it may on synthetic data" if kind == "synthetic" else ": it neither falls nor rises clearly"
@@ -213,7 +213,7 @@ def _courses_told(numerics: Numerics, kind: str, chance: float | None) -> dict[s
 
 
 def _course(numerics: Numerics, *, synthetic: bool) -> str:
-    """What became of the loss, the worst first."""
+    """The course of the loss; of several that apply, the worst."""
     repeated, losses = numerics.repeated_at_end, numerics.num_losses
     lowest, highest = numerics.min_loss or 0.0, numerics.max_loss or 0.0
     if lowest < 0:

@@ -59,7 +59,7 @@ def _shown(target: Expectation) -> str:
 
 
 def _figures_agree(performance: Performance) -> list[Check]:
-    """What the log says against itself and the configuration; nothing where it says nothing that could contradict."""
+    """The check of the log's figures against each other and the configuration; none if no figures can be compared."""
     found = sorted(performance.identities, key=lambda identity: identity.agreement == "agree")
     if not found:
         return []
@@ -121,7 +121,7 @@ def _not_got(dropped: Sequence[str]) -> list[str]:
 
 
 def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: float) -> tuple[str, ...]:
-    """Why the measurement decides nothing; empty if it does."""
+    """The reasons why the measurement decides nothing; empty if it decides."""
     times = performance.step_times
     if metric == "memory_fraction":  # not a matter of time
         return ()
@@ -215,7 +215,7 @@ def _ends(performance: Performance, times: StepTimes) -> tuple[tuple[float, str]
 def _circumstances(
     performance: Performance, metric: str, estimate: Estimate | None, tolerance: float
 ) -> tuple[str, ...]:
-    """What a figure means nothing without."""
+    """The circumstances of a figure: its interval and origin, how FLOPs are counted, and the course of the run."""
     if estimate is None:
         return ()
     unit, lines = METRICS[metric].unit, []
@@ -238,7 +238,7 @@ def _circumstances(
 
 
 def _course(performance: Performance, drifts_by: float) -> tuple[str, ...]:
-    """What a median does not show; a drift where it is by more than `drifts_by`."""
+    """Details that the median hides: shifts, a drift by more than `drifts_by`, two levels, slow steps and ranks."""
     drift, spikes, levels = performance.drift, performance.spikes, performance.levels
     lines = [shifts_told(performance)] if performance.shifts else []
     if drift is not None and drift.exceeds(drifts_by):

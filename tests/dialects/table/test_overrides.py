@@ -1,4 +1,4 @@
-"""Which key an override means, and what is said where that is not clear."""
+"""The key that an override means, and the messages where that is not clear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which key was meant: by a typing error, in a wrong place, or by another trainer's name."""
+"""Suggestions for the key that was meant: by a typing error, in a wrong place, or by another trainer's name."""
 
 from __future__ import annotations
 

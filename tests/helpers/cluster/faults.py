@@ -1,4 +1,4 @@
-"""What goes wrong with machines: each fault is there inside `with`, and undone at its end."""
+"""Faults of machines: each is there inside `with`, and undone at its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cable_out(node: Node) -> Iterator[None]:
 
 @contextlib.contextmanager
 def dropped_from(node: Node, other: Node) -> Iterator[None]:
-    """What `other` sends to the node is lost; the opposite direction works."""
+    """All that `other` sends to the node is lost; the opposite direction works."""
     with _nft(node, f"ip saddr {other.address} drop"):
         yield
 

@@ -73,7 +73,7 @@ def packages_of(wanted: Sequence[str]) -> dict[str, str]:
 
 
 def files_of(packages: list[str]) -> list[str]:
-    """What the packages have put on this machine; links that lead to it; nothing that only people read."""
+    """The files that the packages have put on this machine, and links to them; nothing that only people read."""
     listed = subprocess.check_output(["dpkg-query", "--listfiles", *packages], text=True).splitlines()
     paths = {Path(line) for line in listed if line.startswith("/") and not _LEFT_OUT.search(f"{line}/")}
     paths = {path.parent.resolve() / path.name for path in paths}

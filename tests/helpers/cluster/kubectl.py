@@ -70,7 +70,7 @@ def create(podman: Podman, text: str) -> dict[str, Any]:
 
 
 def _name(podman: Podman, jobset: dict[str, Any]) -> None:
-    """What the cluster's name server does: the nodes, and so pods that share their network, know the pods' names."""
+    """Acts as the cluster's name server: the nodes, and so pods that share their network, know the pods' names."""
     name, (group,) = jobset["metadata"]["name"], jobset["spec"]["replicatedJobs"]
     lines = ""
     for index, node in enumerate(podman.nodes):

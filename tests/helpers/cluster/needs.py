@@ -1,4 +1,4 @@
-"""What this machine must have, so that clusters can be made on it."""
+"""The requirements of this machine for making clusters on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLURM = {
 
 
 def missing(programs: dict[str, str]) -> str:
-    """What the machine lacks, in one line; nothing where it lacks nothing."""
+    """The first requirement that the machine does not meet, in one line; "" if it meets all."""
     if os.geteuid() != 0:
         return "needs root, which alone may make namespaces and run sshd in them"
     packages = {package for program, package in programs.items() if not shutil.which(program, path=SEARCH_PATH)}

@@ -206,7 +206,7 @@ class Node:
         return done
 
     def path(self, path: str | Path) -> Path:
-        """Where this machine sees a file or folder of the node; absolute links in it lead elsewhere."""
+        """The path on this machine of a file or folder of the node; absolute links in it lead elsewhere."""
         return Path(f"/proc/{self.pid}/root") / str(path).lstrip("/")
 
     def processes(self, containing: str = "") -> list[Process]:

@@ -136,7 +136,7 @@ class Person:
             return 0
 
     def faults(self) -> list[dict[str, Any]]:
-        """What the launcher has found broken."""
+        """The faults among the launcher's events."""
         lines = (self.out / "events-launcher.jsonl").read_text().splitlines()
         return [event for event in map(json.loads, lines) if event["kind"] == "fault"]
 

@@ -199,7 +199,7 @@ class Slurm:
         return done
 
     def node_states(self) -> dict[str, str]:
-        """What Slurm says of each node: idle, allocated, down*, drained …"""
+        """The state of each node as Slurm reports it: idle, allocated, down*, drained …"""
         lines = self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"], check=False).stdout.splitlines()
         return dict(line.split(maxsplit=1) for line in lines)
 

@@ -1,4 +1,4 @@
-"""What holds of every kind of data: the fields that were promised, and examples that depend on their numbers alone."""
+"""Properties of every kind of data: the fields that were promised, and examples that depend on their numbers alone."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def start(command: Words, environment: dict[str, str]) -> None:
 
 
 def inside(words: Words) -> tuple[int, Words]:
-    """Where a wrapper's own words end, and the command inside, as words or as a text for bash."""
+    """The end of a wrapper's own words, and the command inside, as words or as a text for bash; [] for none."""
     name = Path(words[0]).name
     for place, word in enumerate(words[1:], start=1):
         option, equals, value = word.partition("=")
@@ -353,7 +353,7 @@ def directives(text: str) -> list[str]:
 
 
 def behind_options(words: Words) -> int:
-    """Where the first word stands that is neither an option of sbatch nor the value of one."""
+    """The place of the first word that is neither an option of sbatch nor the value of one."""
     place = 1
     while place < len(words) and words[place].startswith("-"):
         word = words[place]

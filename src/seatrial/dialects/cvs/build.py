@@ -107,7 +107,7 @@ def parts(cell: Cell, placed: Placed, **distributed: Any) -> dict[str, Any]:
 
 
 def made_origins(settings: Settings, cell: Cell, defaults: Mapping[str, str]) -> dict[str, Origin]:
-    """Where the values came from that stand nowhere as they are; `defaults`: path → note, of what CVS starts."""
+    """The origins of values that no key gives as they are; `defaults`: path → note, for those of what CVS starts."""
     return {path: Origin(kind="default", note=note) for path, note in defaults.items()} | {
         "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
         "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),

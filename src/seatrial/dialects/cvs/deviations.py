@@ -1,4 +1,4 @@
-"""Where CVS does something else with its keys than their documentation says, and what Seatrial does there.
+"""CVS's keys that do something other than their documentation says, and what Seatrial does with them.
 
 Found in ROCm/cvs at 7afb1ca3, of November 2025, and at dddd9143, of August 2026, beside the tables that document its
 training configurations.

@@ -28,7 +28,7 @@ def findings(settings: Settings, spec: RunSpec) -> None:
 
 
 def _architecture(settings: Settings, spec: RunSpec) -> None:
-    """Where the cell's numbers are not those of the model that it is named after."""
+    """Adds a finding if the cell's numbers are not those of the model that it is named after."""
     stated = {
         key.to.removeprefix("model."): name
         for name, key in settings.keys.items()

@@ -62,7 +62,7 @@ def _model(settings: Settings, spec: RunSpec) -> None:
 
 
 def _script(settings: Settings, tokenizer: str) -> str | None:
-    """What CVS starts with a tokenizer, where that is not Llama 3's script."""
+    """The script that CVS starts for a tokenizer, in words; None if it is Llama 3's."""
     given = {family: entry.text for family, entry in settings.section("config.training_scripts").items()}
     families = given or SCRIPTS
     script = next((families[family] for family in families if _is_of(family, tokenizer)), None)
@@ -106,7 +106,7 @@ def _names(settings: Settings, spec: RunSpec) -> None:
 
 
 def _resets(settings: Settings, spec: RunSpec) -> None:
-    """What FSDP=1 turns off in the script without a word that CVS would read."""
+    """Adds a finding about what FSDP=1 turns off in the script, without a message that CVS would read."""
     if not settings.get("fsdp"):
         return
     tensor = settings.get("tensor_parallelism")

@@ -55,7 +55,7 @@ def _switch(off: Any, on: Any) -> coerce.Reader:
 
 
 def _devices(value: Any) -> int:
-    """How many devices a list of their numbers names ("0,1,2,3" → 4)."""
+    """The number of devices in a list of their numbers ("0,1,2,3" → 4)."""
     numbers = [coerce.whole(part) for part in coerce.text(value).split(",")]
     if len(set(numbers)) < len(numbers) or min(numbers) < 0:
         raise ValueError(f"{coerce.shown(value)} is no list of different devices, such as 0,1,2,3")
@@ -63,7 +63,7 @@ def _devices(value: Any) -> int:
 
 
 def _format(value: Any) -> str | None:
-    """What the matrix products are quantized to; CVS's TE_FP16 is bfloat16 without FP8, like its other names."""
+    """The format of quantized matrix products, or None; TE_FP16, like CVS's other names, is bfloat16 without FP8."""
     word = coerce.mapped(cvs_table.PRECISIONS)(value)
     return "fp8" if word == "fp8" else None
 

@@ -78,12 +78,12 @@ class Settings(table_settings.Settings):
         return path if self.cell is None else path.removeprefix(f"{self.cell.path}.")
 
     def place(self, name: str) -> tuple[str, Mark | None]:
-        """Where a key would stand: in `config`, or in the cell."""
+        """(path, mark) of a finding about a key that is not given: in `config`, or in the cell."""
         parent = self.root.members.get("config") if name.startswith("config.") else self.cell and self.cell.node
         return self.path(name), (parent or self.root).mark
 
     def origin(self, name: str, note: str = "") -> Origin:
-        """Where the value of a key came from; CVS's defaults are those of a cell."""
+        """The origin of a key's value; CVS's defaults are those of a cell."""
         is_passed_on = name in self.entries and name not in self.table.defaults  # a key that only the engine reads
         if name in self.values or is_passed_on:
             return self.entries[name].origin(note)
@@ -91,7 +91,7 @@ class Settings(table_settings.Settings):
         return Origin(kind="default", key=self.path(name), text=self.table.defaults[name], note=note)
 
     def unknown(self, name: str, entry: Entry) -> Problem:
-        """What to say of a key without a row; mappings have none, and one of them may be something else."""
+        """The finding for a key that the table does not have, or for another value where a mapping belongs."""
         if self.table.is_open(name):
             return entry.problem("error", "bad-value", "a mapping belongs here", "write { … }")
         return entry.key_problem(
@@ -112,7 +112,7 @@ class Settings(table_settings.Settings):
         return not strange
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
-        """How to correct a value that was not read."""
+        """The fix for a value that a reader refused."""
         return f"correct it here, or give {name}=… on the command line"
 
 
@@ -184,7 +184,7 @@ def _report_unfilled(settings: Settings) -> None:
 
 
 def _need(settings: Settings, name: str | None) -> tuple[Severity, str]:
-    """How much an unfilled value matters, and why."""
+    """The severity of an unfilled value, and the reason."""
     key = settings.row(name) if name else None
     if name is None or key is None:
         return "warning", ", in a part of the file that is not selected"

@@ -57,7 +57,7 @@ NO_TARGET = "0 is no target: it is kept for the record"
 
 @dataclass(kw_only=True)
 class Targets:
-    """What a threshold file asks of one sweep."""
+    """The targets of one sweep, as its threshold file gives them, with their origins and the findings."""
 
     expectations: list[Expectation] = field(default_factory=list)
     origins: dict[str, Origin] = field(default_factory=dict)

@@ -92,7 +92,7 @@ def _add(config: dict[str, Any], cell: dict[str, Any], needed: Mapping[str, str]
 
 
 def _reasons(added: Mapping[str, list[str]]) -> dict[str, str]:
-    """Why a run has what was added, by path."""
+    """The reason for each value that was added, by path."""
     why = {path: f"CVS stops without these, which its own files have: {', '.join(texts)}" if "execution" in path
            else "CVS stops without it, and this is CVS's own" for path, texts in added.items()}  # fmt: skip
     if "container.image" in why:

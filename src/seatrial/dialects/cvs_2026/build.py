@@ -27,7 +27,7 @@ def _enforces(file: File) -> bool:
 
 
 def finish(file: File, resolved: Resolved, found: Targets, *, name: str, dialect: str) -> Resolved:
-    """What the other dialect has read, with what only this file says."""
+    """The configuration as the other dialect has read it, completed with what only this file says."""
     spec, placed = resolved.spec, file.placed()
     judged = _enforces(file)
     if not judged and found.expectations:

@@ -46,7 +46,7 @@ class File(table_settings.Settings):
         return Mark(file=self.file, line=1, column=1)
 
     def unknown(self, name: str, entry: Entry) -> Problem:
-        """What to say of a key without a row."""
+        """The finding for a key that the table does not have."""
         return entry.key_problem(
             "error", "unknown-key", self.UNKNOWN, did_you_mean(name, sorted({*self.keys, *self.groups}))
         )
@@ -64,7 +64,7 @@ class File(table_settings.Settings):
         return True
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
-        """How to correct a value that was not read."""
+        """The fix for a value that a reader refused."""
         return f"give {name}=… a value that fits"
 
 
@@ -88,7 +88,7 @@ def gather(request: Request, table: Mapping[str, Key], of_sweeps: Collection[str
 
 
 def _entries(file: File) -> Iterator[Entry]:
-    """What the file gives: scalars and lists, and mappings that no row knows, once each."""
+    """The entries of the file: scalars and lists, and mappings that no row knows, once each."""
 
     def is_open(path: str) -> bool:
         return path in file.groups or (path not in file.keys and file.row(path) is not None)
@@ -127,7 +127,7 @@ def _items(text: str) -> list[str]:
 
 
 def _known(request: Request, entries: Mapping[str, Entry]) -> dict[str, str]:
-    """What placeholders stand for: CVS's own, and the file's `paths`."""
+    """The values of the placeholders: CVS's own, and the file's `paths`."""
     known = placeholders.values_for(request.user, request.home)
     for _ in range(3):  # a path may be made of another one
         for name, entry in entries.items():
@@ -198,7 +198,7 @@ def choose(file: File, sweeps: Collection[str], listed: str, entry: Entry) -> st
 
 
 def number_of_nodes(file: File, stated: str | None) -> int:
-    """How many nodes there are: as overridden, as the file says somewhere, or 2, with a finding."""
+    """The number of nodes: as overridden, else `stated`, else 2 with a finding; 1, with an error, if that is wrong."""
     wanted = file.selected.get("nodes") or stated
     if wanted is None:
         why = "CVS counts the nodes of its cluster file; here they are stated: 2 are assumed"

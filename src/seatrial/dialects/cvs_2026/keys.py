@@ -138,7 +138,7 @@ COMBINATION: Mapping[str, str] = {
 
 
 def _as_before(old: str) -> Key:
-    """What is read by the row of the older file, which also says what there is to say about the value."""
+    """The row of a key whose value the older file's row reads; path, reason and meaning are that row's."""
     row = cvs_megatron_keys.KEYS[old]
     meaning = row.meaning or f"as {old} in CVS's Megatron configurations"
     return Key(read=anything, to=row.to, why=row.why, meaning=meaning)

@@ -53,7 +53,7 @@ def read(request: Request) -> Resolved:
 
 
 def _moved(file: File, combination: Mapping[str, Entry]) -> dict[str, Entry]:
-    """What the file says, by the keys of older files: of a key, an override counts, else the combination's."""
+    """The entries by the keys of older files: of each key an override, else the combination's, else the file's."""
     moved = {MOVED[path]: entry for path, entry in file.entries.items() if path in MOVED}
     for changes in (combination, file.changes):
         moved |= {COMBINATION[name]: entry for name, entry in changes.items() if name in COMBINATION}
@@ -66,7 +66,7 @@ def _moved(file: File, combination: Mapping[str, Entry]) -> dict[str, Entry]:
 
 
 def _cell_of(moved: Mapping[str, Entry]) -> str:
-    """What newer threshold files call the cell of these values."""
+    """The name of these values' cell in newer threshold files."""
     micro, batch = (moved[name].text if name in moved else None for name in ("micro_batch_size", "batch_size"))
     precision = str(moved["precision"].value).removeprefix("TE_") if "precision" in moved else "FP8"
     return f"MBS={micro},GBS={batch},PRECISION={precision}"

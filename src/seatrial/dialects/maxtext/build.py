@@ -75,7 +75,7 @@ def _steps(settings: Settings, built: Built) -> int | None:
 
 
 def _virtual_pipeline(settings: Settings, built: Built, layers: int, stages: int) -> None:
-    """How often a batch goes around: once for each group of layers that the stages hold at a time."""
+    """Puts the number of rounds of a batch: one for each group of layers that the stages hold at a time."""
     path, repeats = "parallelism.virtual_pipeline", settings.get("num_pipeline_repeats")
     each = settings.get("num_layers_per_pipeline_stage")
     if stages <= 1:
@@ -155,7 +155,7 @@ assert set(SOURCES) == set(DATASETS.values()) - {"synthetic"}
 
 
 def _data(settings: Settings, built: Built) -> None:
-    """What is read, by the pipeline that reads it; of synthetic data, nothing."""
+    """Puts the data, by the pipeline that reads it; of synthetic data, only its kind."""
     kind = settings.get("dataset_type")
     note = "" if "dataset_type" in settings.values else "since 0.2.5; before, tfds"
     is_mapped = kind == "grain" and settings.get("grain_file_type") == "mmap"
@@ -220,7 +220,7 @@ def _execution(settings: Settings, built: Built) -> None:
 
 
 def _tensors(settings: Settings, built: Built) -> None:
-    """What remat_policy=custom keeps, and what of it in the host's memory."""
+    """Puts the tensors that remat_policy=custom keeps: those on the device, and those in the host's memory."""
     there = tensors_of(settings)
     for place, path, possible in (
         ("device", "execution.remat_kept", TENSORS), ("offload", "execution.remat_offloaded", (INPUT, *TENSORS)),

@@ -1,4 +1,4 @@
-"""How MaxText is started: the words of its command, the files that it reads one before the other, and its variables."""
+"""The command that starts MaxText: its words, the files that it reads one before the other, and its variables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _problem(path: str, node: Node, code: str, why: str, fix: str) -> Problem:
 
 
 def split(words: Sequence[Node]) -> Words:
-    """Which word of a command is what. What stands before the program is how it is started."""
+    """The words of a command, sorted by what they are for. Those before the program only start it."""
     texts = [str(word.value) for word in words]
     programs = [i for i in range(len(texts)) if is_program(texts, i)]
     programs = programs or [i for i, text in enumerate(texts) if text.endswith(".py")]

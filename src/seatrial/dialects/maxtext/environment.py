@@ -34,7 +34,7 @@ _OF_A_PROCESS = ("NODE_RANK", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_NUM
 
 @dataclass
 class Variables:
-    """What the environment says: by spec path, with the entry that says so; and what is left for the processes."""
+    """The variables, by spec path, flag or key, each with the entry that gives it; `rest` is left for the processes."""
 
     placed: dict[str, tuple[Any, Entry]] = field(default_factory=dict)
     flags: dict[str, tuple[str, Entry]] = field(default_factory=dict)

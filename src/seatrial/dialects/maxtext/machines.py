@@ -60,7 +60,7 @@ def mesh(settings: Settings, built: Built) -> tuple[MeshShape, MeshShape]:
 
 
 def topology(settings: Settings, built: Built, within: MeshShape, across: MeshShape) -> Topology:
-    """How many devices there are: MaxText uses those that it finds, so that the mesh or the user has to say it."""
+    """The nodes and devices: MaxText uses those that it finds, so the mesh or the user has to give their number."""
     device, each = _compiled_for(settings)
     counts = (NODES, "compile_topology_num_slices", "num_slices")
     name = next((name for name in counts if settings.get(name) is not None), "")

@@ -82,7 +82,7 @@ class Settings(table_settings.Settings):
         return True
 
     def unknown(self, name: str, entry: Entry) -> Problem:
-        """What to say of a key without a row: removed ones have no effect, others are errors."""
+        """The finding for a key that the table does not have: removed ones have no effect, others are errors."""
         if name in REMOVED:
             known = self.version(name)
             since = f" since {known.gone}" if known and known.gone else ""
@@ -95,7 +95,7 @@ class Settings(table_settings.Settings):
         return super().unknown(name, entry)
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
-        """What the error says, or MaxText's default."""
+        """The fix for a value that a reader refused: the error's own, or MaxText's default."""
         default = key.shown or DEFAULTS.get(name)
         fix = "correct it" if default is None else f"correct it; MaxText's default is {coerce.shown(default)}"
         return getattr(error, "fix", fix)

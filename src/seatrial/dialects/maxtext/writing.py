@@ -177,7 +177,7 @@ def checkpoint_period(spec: RunSpec) -> int | None:
 
 
 def place_of(name: str) -> FromSpec:
-    """Where remat_policy=custom keeps a tensor of MaxText's; nothing of those that this model's layers do not have."""
+    """The place where remat_policy=custom keeps a tensor of MaxText's; None if the model's layers do not have it."""
     tensor = "up" if name == "mlpwi" else values.TENSORS.get(name, ("",))[0]
 
     def place(spec: RunSpec) -> str | None:

@@ -194,7 +194,7 @@ def _resumed(spec: RunSpec) -> str | None:
 
 
 def folder(spec: RunSpec) -> str | None:
-    """Where checkpoints go."""
+    """The folder of the checkpoints; None if none are saved."""
     return (spec.checkpoint.directory or "checkpoints") if spec.checkpoint.enabled else None
 
 

@@ -175,7 +175,7 @@ def _add(s: Settings, traps: tuple[Trap, ...]) -> None:
 
 
 def before(s: Settings) -> None:
-    """What can be said before anything is derived."""
+    """Adds the findings that need no derived value."""
     if s.has_errors:
         return
     if s.script:
@@ -193,7 +193,7 @@ def before(s: Settings) -> None:
 
 
 def after(s: Settings, spec: RunSpec) -> None:
-    """What can be said of a whole run."""
+    """Adds the findings about a whole run."""
     if not s.script:
         _add(s, ARGUMENT_TRAPS)
     if s.unstated and "torchrun.nproc_per_node" in s.entries:

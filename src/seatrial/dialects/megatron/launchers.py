@@ -197,9 +197,9 @@ _HOSTFILE = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
 
 
 def _take_mpirun(found: Settings, words: Sequence[Node], document: Document) -> None:
-    """How many processes mpirun starts, one for each device, and how many of them on a node.
+    """Takes the number of processes that mpirun starts, one for each device, and how many of them are on a node.
 
-    Where it does not say that, its hostfile may, whose hosts it fills one after the other; else all are on one.
+    Where it does not give the latter, its hostfile may, whose hosts it fills one after the other; else all are on one.
     """
     start = next((i for i, word in enumerate(words) if program(word) in _MPIRUN), None)
     if start is None:

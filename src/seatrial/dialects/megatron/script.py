@@ -32,7 +32,7 @@ def switch(value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """What a script does by itself: its defaults, the models that it knows, its own arguments."""
+    """The values that a script has by itself: its defaults, the models that it knows, its own arguments."""
 
     defaults: Mapping[str, Any]
     sizes: Mapping[int, tuple[int, int, int, int, int]]  # layers, hidden, ffn, heads, key/value heads

@@ -46,7 +46,7 @@ _DERIVED = {
 
 @dataclass(kw_only=True)
 class Settings(table.Settings):
-    """What a command gives, by argument; options of torchrun have `torchrun.` before their names.
+    """The settings of a command, by argument; options of torchrun have `torchrun.` before their names.
 
     Of a script, `entries` has its variables, and `values` also the arguments that it comes to.
     """
@@ -81,7 +81,7 @@ class Settings(table.Settings):
         return self.script or (name if name in OURS else f"--{name}"), self.mark
 
     def unknown(self, name: str, entry: Entry) -> Problem:
-        """What to say of an argument without a row: with Megatron as the engine, its own fork may have it."""
+        """The finding for an argument that the table does not have; with Megatron as the engine, a fork may have it."""
         if name in self.of_forks:
             why = "no Megatron-LM that is known here has it; it goes to this one as it stands"
             fix = did_you_mean(f"--{name}", tuple(f"--{each}" for each in ALL), otherwise="")
@@ -121,7 +121,7 @@ class Settings(table.Settings):
         self.add(name, "error", self.REJECTED, key.why, fix)
 
     def origin(self, name: str, note: str = "") -> Origin:
-        """Where a value came from: the command, the script, or Megatron's defaults."""
+        """The origin of a value: the command, the script, or Megatron's defaults."""
         if name in self.entries:
             return self.entries[name].origin()
         if name in self.values:
@@ -130,7 +130,7 @@ class Settings(table.Settings):
         return Origin(kind="default", key=f"--{name}", note="not given" if is_flag else "Megatron-LM's default")
 
     def origins(self, derived: Mapping[str, Origin] | None = None) -> dict[str, Origin]:
-        """Where each value came from; what is derived has a note."""
+        """The origin of each value; what is derived has a note."""
         rows = sorted(ARGUMENTS.items(), key=lambda row: row[1].default is not OMIT)  # flags before defaults
         rows = [(name, key) for name, key in rows if key.read is flag or key.default is not OMIT]
         absent = {path: self.origin(name) for name, key in rows for path in key.paths}

@@ -282,7 +282,7 @@ def _preset_of(model: ModelSpec) -> tuple[ModelSpec | None, str]:
 
 
 def _counted(tokenizer: str) -> int | None:
-    """How many tokens a Hugging Face tokenizer has, if its tokenizer.json is here."""
+    """The number of a Hugging Face tokenizer's tokens; None if its tokenizer.json is not here or cannot be used."""
     path = tokenizer_file(tokenizer)
     try:
         if path is None or path.stat().st_size > MAX_TOKENIZER_BYTES:

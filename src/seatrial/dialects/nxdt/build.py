@@ -219,7 +219,7 @@ def _megatron(settings: Settings, placed: Placed) -> Architecture | None:
 
 
 def _execution(settings: Settings, placed: Placed) -> Execution:
-    """What is recomputed, and how attention is computed."""
+    """The execution: what is recomputed, and how attention is computed."""
     granularity = settings.get("model.activations_checkpoint_granularity") or "none"
     if settings.wrong("model.activations_checkpoint_granularity"):
         granularity = "none"
@@ -235,7 +235,7 @@ def _execution(settings: Settings, placed: Placed) -> Execution:
 
 
 def _kind(settings: Settings) -> Kind:
-    """What is minimised: by the block that is there; two of them are an error."""
+    """The kind of objective, by the block that is there; two of them are an error."""
     kinds: tuple[Kind, ...] = ("dpo", "orpo", "sft")
     given = [name for name in kinds if settings.has(f"{ALIGNMENT}.{name}")]
     if len(given) > 1:
@@ -419,7 +419,7 @@ _MADE_FROM = (
 
 
 def origins(settings: Settings, spec: RunSpec | None) -> dict[str, Origin]:
-    """Where each value came from: the key that says it; what no key says is NxDT's default."""
+    """The origin of each value: the key that gives it; what no key gives is NxDT's default."""
     default = Origin(kind="default", note="NxDT's default")
     derived = {f.name: default for f in fields(RunSpec) if f.name not in ("dialect", "container", "distributed")}
     derived |= {path: settings.origin(key, note) for path, key, note in _MADE_FROM if key in settings.values}

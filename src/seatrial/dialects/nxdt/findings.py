@@ -38,7 +38,7 @@ def own(settings: Settings) -> None:
 
 
 def about(settings: Settings, spec: RunSpec) -> None:
-    """What is accepted, but hardly meant; what NxDT does otherwise; and what the sizes in the file come to."""
+    """Adds findings: what is accepted but hardly meant, what NxDT does otherwise, what the file's sizes come to."""
     for rule in (_constant_steps, _contradictions, _copies, _deviations, _mesh):
         for finding in rule(settings, spec):
             settings.add(*finding)
@@ -93,7 +93,7 @@ def _copies(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
 
 
 def _deviations(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
-    """Where NxDT does something else than documented: one finding for numbers, one for the rest."""
+    """Findings about NxDT doing something other than documented: one for numbers, one for the rest."""
     kinds: tuple[tuple[bool, Severity, str], ...] = (
         (True, "warning", "computes something else than documented, and than here"),
         (False, "info", "differs from its documentation"),
@@ -107,7 +107,7 @@ def _deviations(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
 
 
 def _mesh(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
-    """What the sizes in the file come to: replicas and micro-batches, which it never says."""
+    """A finding about what the sizes in the file come to: replicas and micro-batches, which the file never gives."""
     topology, batch, sizes, replicas = spec.topology, spec.batch, spec.mesh, spec.data_parallel_size
     if topology.num_devices % replicas or batch.global_batch_size % (batch.micro_batch_size * replicas):
         return  # an error of its own

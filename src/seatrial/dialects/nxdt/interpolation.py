@@ -34,7 +34,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {"multiply": lambda x, y: x 
 
 
 class _Wrong(Exception):
-    """What is wrong with an interpolation; `at` is where it is wrong, which others may only refer to."""
+    """An error in an interpolation; `at` is the path of the wrong one, to which others may only refer."""
 
     def __init__(
         self, why: str, fix: str = "write the value itself", *, code: str = "bad-interpolation", at: Path | None = None
@@ -125,7 +125,7 @@ class Interpolation:
         return made
 
     def _body(self, body: str, path: Path, depth: int) -> Any:
-        """What stands between `${` and `}`: a key, or a resolver and its arguments."""
+        """The value of the text between `${` and `}`: a key, or a resolver and its arguments."""
         name, colon, rest = body.partition(":")
         if not colon or "${" in name:
             return self._reference(str(self._text(body.strip(), path, depth + 1)), path)

@@ -78,7 +78,7 @@ class Settings(table_settings.Settings):
         return name, None if node.mark is COMMAND_LINE else node.key_mark or node.mark
 
     def origin(self, name: str, note: str = "") -> Origin:
-        """Where the value of a key came from; of an interpolation, its value too."""
+        """The origin of a key's value; for an interpolation, with that value as the note."""
         is_open = name in self.values and "${" in self.entries[name].text
         return super().origin(name, note or (f"= {self.values[name]}" if is_open else ""))
 

@@ -36,7 +36,7 @@ class Range:
         return value == self.also or (inside and (value < self.high if self.below else value <= self.high))
 
     def missed_by(self, value: float) -> str:
-        """What a number is that is none of these, as in "0 is …"."""
+        """The description of a number that is none of these, to follow "0 is"."""
         if self.also is not None:
             return f"neither {str(self).replace(', or ', ' nor ')}"
         if value <= self.low:
@@ -100,7 +100,7 @@ def shown(value: Any) -> str:
 
 
 def _hint(value: Any, wanted: str = "number") -> str:
-    """How to write what was probably meant; empty where that is not known."""
+    """Advice, in brackets, on writing what was probably meant; "" where that is not known."""
     text = value.strip() if isinstance(value, str) else ""
     advices = (advice(text) for pattern, advice in _HINTS[wanted] if len(text) <= 60 and pattern.fullmatch(text))
     return next((f" ({advice})" for advice in advices), "")

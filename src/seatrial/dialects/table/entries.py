@@ -60,7 +60,7 @@ class Entry:
         return self.mark is None
 
     def origin(self, note: str = "") -> Origin:
-        """Where a value of the spec came from, if it came from here."""
+        """The origin of a value of the spec that came from here."""
         return Origin(
             kind="override" if self.is_override else "file", key=self.key, text=self.text, note=note, mark=self.mark
         )

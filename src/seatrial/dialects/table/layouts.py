@@ -1,4 +1,4 @@
-"""How the axes of a mesh lie over the ranks of a run, where a system numbers its ranks axis by axis."""
+"""The layout of a mesh's axes over the ranks of a run, where a system numbers its ranks axis by axis."""
 
 from __future__ import annotations
 

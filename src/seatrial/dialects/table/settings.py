@@ -109,7 +109,7 @@ class Settings:
         return versions(self.VERSIONS).get(name) if self.VERSIONS else None
 
     def unknown(self, name: str, entry: Entry) -> Problem:
-        """What to say of a key without a row."""
+        """The finding for a key that the table does not have."""
         known = self.version(name)
         if known is None:
             return entry.key_problem("error", "unknown-key", self.UNKNOWN, did_you_mean(name, tuple(self.keys)))
@@ -160,7 +160,7 @@ class Settings:
         return False
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
-        """How to correct a value that was not read."""
+        """The fix for a value that a reader refused."""
         return getattr(error, "fix", "") or coerce.advice(key.read)
 
     def is_quiet(self, key: Key, value: Any) -> bool:
@@ -202,7 +202,7 @@ class Settings:
                 yield name, key
 
     def by_reason(self, disposition: Disposition, *, aside: Iterable[str] = ()) -> dict[str, list[str]]:
-        """Why → names, of the same keys; those that repeat what another key decides aside."""
+        """The names of the same keys by their reason, without those that repeat what another key decides."""
         reasons: dict[str, list[str]] = {}
         for name, key in self.loud(disposition, aside=aside):
             if key.effective is None:
@@ -224,7 +224,7 @@ class Settings:
     # --- origins ------------------------------------------------------------------------------------------------------
 
     def origin(self, name: str, note: str = "") -> Origin:
-        """Where the value of a key came from."""
+        """The origin of a key's value."""
         if name in self.values:
             return self.entries[name].origin(note)
         return Origin(kind="default", key=name, note=f"{self.SYSTEM}'s default{f'; {note}' if note else ''}")

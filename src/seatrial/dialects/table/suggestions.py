@@ -1,4 +1,4 @@
-"""Which key was meant: advice on an unknown one, from the keys that there are and from what they are called elsewhere.
+"""Advice on an unknown key: the ones that may be meant, from the known keys and from what they are called elsewhere.
 
 Searched in this order, the first that finds something decides: the same name in another place or case; the name that
 another trainer has for it; one wrong character; one wrong character of another trainer's name; what looks alike.
@@ -34,7 +34,7 @@ def suggestions(key: str, known: Collection[str], *, path: str = "") -> list[str
 
 
 def likeness(key: str, suggestion: str) -> float:
-    """How much of two keys' last names is the same: 1 for all, 0 for nothing."""
+    """The share of two keys' last names that is the same: 1 for all, 0 for nothing."""
     a, b = _plain(_name(key)), _plain(_name(suggestion))
     return 1 - distance(a, b) / max(len(a), len(b), 1)
 
@@ -46,7 +46,7 @@ def reset() -> None:
 
 
 def distance(a: str, b: str) -> int:
-    """How many mistakes make one text into another."""
+    """The number of mistakes that make one text into another."""
     from rapidfuzz.distance import OSA  # late: only what is misspelt needs it
 
     return OSA.distance(a, b)
@@ -92,7 +92,7 @@ class _Vocabulary:
 
 
 def _sections(paths: Iterable[str]) -> Iterator[str]:
-    """What stands above some paths."""
+    """The sections above some paths."""
     for path in paths:
         while path := path.rpartition(".")[0]:
             yield path

@@ -1,4 +1,4 @@
-"""Which versions of a system have which of its keys: `versions.txt` of its dialect, made by tools/key_versions.py.
+"""The versions of a system that have each of its keys: `versions.txt` of its dialect, made by tools/key_versions.py.
 
 A version is a release (0.14) or a day (2025-07-27). A line is a key with how its values are given on a command line
 (`=` one, `*` several, `?` perhaps one, else none), the first version that has it and the first that no longer has it.
@@ -44,7 +44,7 @@ def in_order(version: str) -> tuple[int, ...]:
 
 
 def contradiction(known: Mapping[str, Versions], keys: Mapping[str, str], release: str) -> str:
-    """Why no version has all of some keys: some are gone before others come; nothing where one has.
+    """The reason that no version has all of some keys: some are gone before others come; "" if one may have them.
 
     `keys` are the names in `known` with what the user wrote; `release` stands before a version: `core 0.14`.
     """

@@ -310,5 +310,5 @@ def stop(run_dir: Path, *, now: bool) -> None:
 
 
 def find(run_dir: Path) -> Submitted:
-    """Which JobSet a run directory is of. Raises InputError where it is of none."""
+    """The JobSet of a run directory. Raises InputError where it has none."""
     return read_record(run_dir, RECORD, Submitted, "on Kubernetes")

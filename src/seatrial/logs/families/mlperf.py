@@ -110,7 +110,7 @@ class _Evaluation(NamedTuple):
 
 
 class _Log:
-    """What a log has said so far, as far as later lines are read by it."""
+    """The state of a log so far, as far as later lines depend on it."""
 
     def __init__(self) -> None:
         self._batch = 0.0
@@ -127,7 +127,7 @@ class _Log:
         self._forget()
 
     def _forget(self) -> None:
-        """What was said of the steps of one run counts for nothing in the next."""
+        """Forgets what was said of the steps of one run, which counts for nothing in the next."""
         self._tells_losses = False
         self._last = 0  # step that was reported
         self._scored: tuple[int, dict[str, float]] = (0, {})  # a step, and the metrics of its evaluation so far
@@ -208,7 +208,7 @@ class _Log:
         return bool(self._rules) or self._benchmark == _TRANSLATION
 
     def _epochs_done(self, found: Mapping[str, Any]) -> Mapping[str, float]:
-        """How many epochs an evaluation by v0.5 follows, whose line says the last one's number, or nothing."""
+        """The number of epochs before an evaluation by v0.5, whose line has the last one's number; {} if not known."""
         if self._rules != "0.5":
             return {}
         epoch = json_number(found.get("epoch")) if "epoch" in found else self._epoch
@@ -376,7 +376,7 @@ class _Log:
 
 
 def _devices(system: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """How many devices a system has, and which, as far as its description says so."""
+    """The number and the kind of a system's devices, as far as its description says so."""
     counts = [_COUNT.fullmatch(str(system.get(name))) for name in ("number_of_nodes", "accelerators_per_node")]
     if devices := math.prod(int(count[0]) if count else 0 for count in counts):
         yield "num_devices", devices

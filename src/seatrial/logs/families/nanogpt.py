@@ -21,7 +21,7 @@ _UNIT = r"(?: BPC)?"  # bits per character, in forks
 
 
 class _Configuration:
-    """How many iterations are planned: the configuration file is printed as it is, then each argument."""
+    """Reads the number of planned iterations: the configuration file is printed as it is, then each argument."""
 
     def __init__(self) -> None:
         self._prints_file = False

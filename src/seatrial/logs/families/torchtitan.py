@@ -26,7 +26,7 @@ _MESH_LISTS = re.compile(r"device mesh with (\[[^\]]{0,200}\]), \[([\d, ]{1,100}
 
 
 def _read_mesh(line: str) -> Iterator[Found]:
-    """How the devices are arranged, and so how many there are; experts share those of the other axes."""
+    """The mesh of the devices, and so their number; experts share the devices of the other axes."""
     sizes = {name: int(size) for name, size in _MESH_SIZES.findall(line.partition("device mesh with parallelism")[2])}
     if lists := _MESH_LISTS.search(line):
         names = re.findall(r"\w+", lists[1])

@@ -57,7 +57,7 @@ def objective_of(row: Container[str]) -> Mapping[str, str]:
 
 
 def planned_by(totals: Mapping[str, str], known: Iterable[int]) -> Mapping[str, str]:
-    """How many steps were planned: the only one of these numbers that the speed of the whole run fits."""
+    """The number of planned steps: the only one of these numbers that the speed of the whole run fits."""
     seconds, rate = (quantity(totals.get(name, "")) or 0.0 for name in ("run_seconds", "steps_per_second"))
     steps, off = seconds * rate, sum(map(relative_rounding, (seconds, rate)))
     fits = [total for total in known if abs(steps - total) <= off * total + 1e-9]
@@ -152,7 +152,7 @@ class _Log:
         return {**totals, **(self._drawn(totals) if self._is_late or not self._has_steps else {})}
 
     def _drawn(self, totals: Mapping[str, str]) -> Mapping[str, str]:
-        """How far the bar of the training came, and to what; of several, the one that the end of the run fits."""
+        """The step and the total of the training's progress bar; of several, the one that the end of the run fits."""
         found = planned_by(totals, self._bars)
         return {**found, "steps": str(self._bars[int(found["planned_steps"])])} if found else {}
 

@@ -1,4 +1,4 @@
-"""Where tokens come from: sources that give any example by its number, and the global batches made of them.
+"""The data of training: sources that give any example by its number, and the global batches made of them.
 
 A source is a pure function of an example's number. So every process makes just its own part, on any mesh, and the
 number of consumed examples is all that a resumed run needs to continue exactly where it stopped.

@@ -68,7 +68,7 @@ def packed(rows: Sequence[Sequence[Piece]], length: int) -> Example:
 
 @dataclass(frozen=True)
 class Ends:
-    """What the end-of-document token means to the sequences it stands in. It belongs to the document that it ends."""
+    """The effects of the end-of-document token on its sequences. It belongs to the document that it ends."""
 
     token: int | None  # None: it means nothing
     fields: tuple[str, ...] = ()  # which of positions and segments restart after it

@@ -56,7 +56,7 @@ class Pieces:
 
 
 def split_at(split: str | None, count: int) -> list[int]:
-    """Where training, validation and test begin in `count` things, and where the last ends; Megatron's rounding."""
+    """The indices where training, validation and test begin in `count` things, and the end; Megatron's rounding."""
     shares = [float(share) for share in (split or "1").replace("/", ",").split(",")]
     shares = [*shares, 0.0, 0.0][:3]
     ends = np.cumsum([round(share / sum(shares) * count) for share in shares])

@@ -110,7 +110,7 @@ def _mixed(
 
 
 def _num_examples(spec: RunSpec, name: str) -> int:
-    """How many examples a run reads for training (`train`) or validation (`valid`); at least 1."""
+    """The number of examples that a run reads for training (`train`) or validation (`valid`); at least 1."""
     if spec.steps is None:
         raise ValueError("the samples of these data are counted out for a number of steps: set steps beside epochs")
     evaluations = 1 + spec.steps // (spec.evaluation.interval_steps or spec.steps)
@@ -147,7 +147,7 @@ def _epochs(
 
 
 def _part(name: str, split: str | None, count: int) -> range:
-    """Which of `count` things are for training or validation; without a split, all."""
+    """The range of `count` things that is for training or validation; without a split, all."""
     first, second, third, _ = split_at(split, count)
     return range(first, second) if name == "train" or not split else range(second, third)
 
@@ -171,7 +171,7 @@ def _rows(spec: RunSpec, files: list[Path]) -> Rows:
 
 
 def _ends(spec: RunSpec) -> Ends:
-    """What the end of a document means to sequences that are cut out of many; its token is known to the tokenizer."""
+    """The effects of the ends of documents on sequences that are cut out of many; the tokenizer knows their token."""
     data = spec.data
     fields = tuple(name for name in ("positions", "segments") if name in fields_of(spec))
     masked = data.mask_document_ends or (data.packing and data.kind in _APART)

@@ -62,7 +62,7 @@ class CvsAnswer:
 
     @property
     def num_complaints(self) -> int:
-        """How many failures CVS reports."""
+        """The number of failures that CVS reports."""
         return sum(finding.count for finding in self.complaints)
 
 
@@ -98,5 +98,5 @@ def shown(line: str) -> str:
 
 
 def verdict_of(complaints: Sequence[Finding], *, crashed: bool) -> Answer:
-    """What the complaints come to."""
+    """The verdict that follows from the complaints; "crash" if CVS crashed."""
     return "crash" if crashed else "fail" if complaints else "pass"

@@ -184,7 +184,7 @@ class MaxTextReading:
         return found(says, f"the last step never came; but {MISTAKES['no cause']}", right=True, about="no cause")
 
     def _compare(self, complaints: list[Finding]) -> bool:
-        """What is below its target; whether a target is missing, on which CVS breaks."""
+        """Adds the metrics below their targets to the complaints; True if a target is missing, on which CVS breaks."""
         targets = {e.metric: e for e in self._spec.expectations if e.metric in MAXTEXT_KEYS}
         if missing := [name for name in MAXTEXT_KEYS if name not in targets]:
             why = f"CVS needs both of its targets; the configuration has none for {' and '.join(missing)}"

@@ -37,7 +37,7 @@ _LINE = re.compile(r"iteration\s+\d+/\s*\d+\s*\|")
 
 
 class _Read(NamedTuple):
-    """How CVS reads one of its keys, in upper and lower case, and what its unit is in ours."""
+    """One of CVS's keys, its pattern in upper and lower case, and how many of its units make one of ours."""
 
     key: str
     pattern: str
@@ -139,7 +139,7 @@ class MegatronReading:
 
 
 def _mistake(metric: str, value: float, target: float) -> str:
-    """Why a value below its target is no failure: a row of MISTAKES."""
+    """The reason why a value below its target is no failure: a row of MISTAKES."""
     if METRICS[metric].better == "lower":
         return "direction"
     cut = metric == "tokens_per_second_per_device" and math.ceil(target) > value >= math.floor(target)

@@ -126,7 +126,7 @@ def meet(host, port, nodes, rank, timeout, config):
 
 
 def check(config, devices, slices):
-    """What MaxText refuses."""
+    """Raises ValueError for what MaxText refuses."""
     if config["hardware"] not in ("gpu", "cpu"):
         raise ValueError("hardware {}".format(config["hardware"]))
     if config["hardware"] == "cpu" and config["context_parallel_strategy"] == "ring":
