@@ -33,7 +33,7 @@ from seatrial.spec import RunSpec
 OF_NODE = 0  # the fast links connect the devices of a node
 # Between these multiples of the estimate lay steps that were not calibrated with, half of them on one device
 # (`bench/time_model.py`).
-LOW, HIGH, CERTAINTY = 0.86, 1.15, "26 of 28 measured steps on one processor"
+LOW, HIGH, CERTAINTY = 0.85, 1.16, "26 of 28 measured steps on one processor"
 MOST_SMALL, MOST_HEAD = 300.0, 600.0  # that a product's dimension or a head can seem to be larger by
 LEAST_LEFT = 0.2  # of a measured step, beside its collectives
 MOST_FACTOR = 10.0  # between an operator measured alone and within a step
