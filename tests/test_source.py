@@ -200,7 +200,7 @@ a: &a {x: 1, y: 2}
 b: &b {y: 3, z: 4}
 c: {<<: *a, y: 5}
 d: {y: 6, <<: [*a, *b]}
-e: &e {<<: *a, <<: *b, w: 7}
+e: &e {<<: [*b, *a], w: 7}
 f: {<<: *e, "<<": 8}
 """
     root = parse(text, file="config", is_json=False).root

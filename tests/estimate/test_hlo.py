@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -98,6 +100,30 @@ def test_groups_that_are_counted_are_numpy_s(seed: int) -> None:
     places = np.array(np.unravel_index(whole[:each], sizes))
     differ = tuple(f"axis{n}" for n in range(len(sizes)) if len(set(places[n])) > 1)
     assert found.axes == differ
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_groups_of_a_mesh_are_numpy_s(seed: int) -> None:
+    """`mesh[sizes] {axes}`, where `axis:(before)parts` is the middle dimension of its axis cut into three."""
+    random = np.random.default_rng(seed)
+    cut = [[int(2 ** random.integers(0, 3)) for _ in range(3)] for _ in range(random.integers(1, 4))]
+    asked, named = [], []
+    for n, (before, parts, _) in enumerate(cut):
+        way = random.choice(["none", "whole", "part"])
+        asked += [way == "whole", way != "none", way == "whole"]
+        named += {"none": [], "whole": [f"'a{n}'"], "part": [f"'a{n}':({before}){parts}"]}[way]
+    sizes = [math.prod(parts) for parts in cut]
+    groups = f"mesh[{','.join(f'*a{n}*={size}' for n, size in enumerate(sizes))}]".replace("*", "'")
+    text = (
+        "ENTRY %main (a: f32[8]) -> f32[8] {\n"
+        f"  ROOT %r = f32[8]{{0}} all-reduce(%a), replica_groups={groups} {{{','.join(named)}}}, to_apply=%sum\n}}\n"
+    )
+    everything = np.arange(math.prod(sizes)).reshape([part for parts in cut for part in parts])
+    group = everything[tuple(slice(None) if all_of else 0 for all_of in asked)].reshape(-1)
+    mesh_in_twos = {f"bit{n}": 2 for n in range(int(np.log2(math.prod(sizes))))}  # devices are numbered as in any mesh
+    (found,) = read_program(text, mesh_in_twos).collectives
+    places = np.array(np.unravel_index(group, list(mesh_in_twos.values()) or [1]))
+    assert found.axes == tuple(name for name, place in zip(mesh_in_twos, places, strict=False) if len(set(place)) > 1)
 
 
 def test_what_is_no_program_has_nothing() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 COLLECTIVES = (
@@ -45,6 +45,9 @@ _TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
 _LISTED = re.compile(r"replica_groups=\{(\{[\d,]*\})")
 _COUNTED = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+# Of jaxlib 0.12 on: the axes of a mesh, or parts of them, ":(parts before)parts"; numbered otherwise where ids follow.
+_OF_MESH = re.compile(r"replica_groups=@?mesh\[([^\]]*)\] ?\{([^}]*)\}")
+_SIZE, _AXIS = re.compile(r"([^',=]+)'?=(\d+)"), re.compile(r"'?([^',:]+)'?(?::\((\d+)\)(\d+))?(?:,|$)")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 _CALLERS = {"while", "call", "fusion", "conditional", "async-start"}
 
@@ -212,12 +215,26 @@ def _group(attributes: str) -> list[int] | None:
         return [int(device) for device in first]
     if listed := _LISTED.search(attributes):
         return [int(device) for device in listed[1].strip("{}").split(",") if device]
+    if of_mesh := _OF_MESH.search(attributes):
+        return _along({name: int(size) for name, size in _SIZE.findall(of_mesh[1])}, _AXIS.findall(of_mesh[2]))
     counted = _COUNTED.search(attributes)
     if counted is None:
         return [] if "replica_groups={}" in attributes else None
     shape, dims = ([int(n) for n in counted[part].split(",")] for part in (1, 2))
     order = [int(n) for n in counted[3].split(",")] if counted[3] else list(range(len(dims)))
     return [_iota(number, dims, order) for number in range(shape[-1])]
+
+
+def _along(sizes: Mapping[str, int], axes: Iterable[tuple[str, str, str]]) -> list[int]:
+    """The devices of a mesh's first group along some axes: (name, parts before, parts), "" for a whole axis."""
+    asked = [(name, int(before or 1), int(size or sizes[name])) for name, before, size in axes]
+    devices, below = [0], math.prod(sizes.values())
+    for axis, size in sizes.items():
+        below //= size
+        for _, before, parts in (each for each in asked if each[0] == axis):
+            step = below * size // (before * parts)
+            devices = [device + number * step for device in devices for number in range(parts)]
+    return devices
 
 
 def _iota(number: int, dims: list[int], order: list[int]) -> int:

@@ -27,8 +27,9 @@ from seatrial.train.remat import make_remat
 from seatrial.train.step import Batch, Metrics, Rest, Setup, State, answers_of, loss_of, train_step
 from seatrial.xla_flags import flags_of, known
 
-# How much XLA optimizes for a CPU, which it does at level 3 by itself. The numbers are the same, to the bit. At level 2
-# most steps are as fast, and compile in two thirds of the time; the first state is made once, and level 1 will do.
+# How much XLA optimizes for a CPU: at level 3 by itself. The numbers are the same, to the bit with jax 0.10 and
+# but for rounding with jax 0.12. At level 2 most steps are as fast, and compile in two thirds of the time; the first
+# state is made once, and level 1 will do.
 LEVEL, MOST, LEVEL_OF_STEPS, LEVEL_OF_INIT = "xla_backend_optimization_level", 3, 2, 1
 
 
