@@ -25,7 +25,7 @@ from seatrial.launch.launcher import Begun, launch, supervise
 from seatrial.launch.progress import Ending, Progress, Status, status_of
 from seatrial.launch.record import read_record
 from seatrial.launch.scheduler_options import seconds_of
-from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
+from seatrial.launch.slurm_job import IMAGE, NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.where import Where
 from seatrial.node import UNDER_SLURM, of_the_agent, slurm_node, text_of
@@ -39,6 +39,7 @@ SCRIPT = "launch/slurm/job.sh"
 PLAN = "launch/slurm/plan.json"  # as it was before there were hosts
 SUBMIT_SECONDS = 120.0
 LOST_SECONDS = 60.0  # a network file system may show what others have written that late
+IMPORT_SECONDS = 3600.0  # pyxis fetches an image before anything of ours runs: 10 to 20 GB of a registry, unpacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
             )  # fmt: skip
             return _nodes(record, run_dir, open_until_the_end.enter_context(closing(watch)))
 
-        patient = _patient(following, run_dir)
+        patient = _patient(following, run_dir, imports=plan.container is not None)
         return launch(plan, run_dir, begin=begin, root=run_dir, directory=run_dir, following=patient)
 
 
@@ -186,7 +187,7 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
     requeues = Wish(options=record.options).requeues
     with closing(Watch(record.job, run_dir=run_dir, requeues=requeues, say=following.say)) as watch:
         return supervise(
-            lambda: _nodes(record, run_dir, watch), run_dir, _patient(following, run_dir),
+            lambda: _nodes(record, run_dir, watch), run_dir, _patient(following, run_dir, imports=_imports(run_dir)),
             name=name, planned_steps=planned_steps, root=run_dir, detached=True,
         )  # fmt: skip
 
@@ -207,9 +208,17 @@ def find(run_dir: Path) -> Submitted:
     return read_record(run_dir, RECORD, Submitted, "under Slurm")
 
 
-def _patient(following: Following, run_dir: Path) -> Following:
+def _imports(run_dir: Path) -> bool:
+    """True if pyxis starts the agents of a submitted job in an image."""
+    with suppress(OSError):
+        return IMAGE in read_text(run_dir / SCRIPT)
+    return False
+
+
+def _patient(following: Following, run_dir: Path, *, imports: bool) -> Following:
     """The same with longer deadlines, for hosts that become known later and files on a network file system."""
-    patient = following.patient(start_seconds=2 * LOST_SECONDS, lost_seconds=LOST_SECONDS)
+    start = 2 * LOST_SECONDS + (IMPORT_SECONDS if imports else 0.0)
+    patient = following.patient(start_seconds=start, lost_seconds=LOST_SECONDS)
     return patient._replace(on_progress=_Settled(run_dir, following.on_progress).see)
 
 

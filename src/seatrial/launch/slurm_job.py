@@ -20,6 +20,8 @@ from seatrial.spec import Container, RunSpec
 
 NONCE = "launch/slurm/nonce"
 OUTPUT = "launch/slurm/output-{}.log"
+LAST_SECONDS = 1800  # that tasks may go on after the first has ended
+IMAGE = "--container-image="  # pyxis' option
 NOT_SHARED = 69  # the script's exit code where a node does not see the run directory
 _NAME = r"[\w.@+][\w.@+-]*"
 _HOSTS = r"\w[\w.,\[\]-]*"
@@ -111,7 +113,7 @@ def render(script: Script) -> str:
     lines += [f"#SBATCH --signal=B:{given['signal']}"] if "signal" in given else []
     lines += ["#SBATCH --exclusive"] if given["exclusive"] == "yes" else []
     lines += ["#SBATCH --requeue" if given["requeue"] == "yes" else "#SBATCH --no-requeue"]
-    step = ["--ntasks-per-node=1", "--kill-on-bad-exit=1", "--wait=60", "--unbuffered", "--label"]
+    step = ["--ntasks-per-node=1", "--kill-on-bad-exit=1", f"--wait={LAST_SECONDS}", "--unbuffered", "--label"]
     step += ["--cpu-bind=none", "--mpi=none"]
     step += _pyxis(script) if script.container else []
     words = [*step, 'sh -c "$on_each" seatrial "$root" "$nonce"']
@@ -148,7 +150,7 @@ def _pyxis(script: Script) -> list[str]:
     # The image's own variables would win over those of the same name that come from outside.
     names = ("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", *script.secrets)
     return [
-        f"--container-image={shlex.quote(enroot_image(container.image))}",
+        f"{IMAGE}{shlex.quote(enroot_image(container.image))}",
         f"--container-mounts={shlex.quote(mounted)}",
         f"--container-env={','.join(names)}",
         "--no-container-mount-home",

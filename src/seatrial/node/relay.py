@@ -77,9 +77,10 @@ def start(given: dict[str, Any]) -> subprocess.Popen[bytes]:
         for relative, text in given["files"].items():
             path = os.path.join(root, relative)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path + ".new", "w", encoding="utf-8") as file:
+            new = "%s.%s.%d.new" % (path, socket.gethostname(), os.getpid())  # hosts may share the directory
+            with open(new, "w", encoding="utf-8") as file:
                 file.write(text)
-            os.replace(path + ".new", path)
+            os.replace(new, path)
         with open(os.path.join(directory, "agent.log"), "wb") as log:
             agent = subprocess.Popen(
                 [sys.executable, "-I", os.path.join(root, "launch/agent.py"), "-"],

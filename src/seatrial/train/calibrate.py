@@ -421,16 +421,12 @@ def main() -> int:
     given = parser.parse_args()
     settle(cpu_devices=given.cpu_devices)
     settle_share()
-    import jax  # late: it reads the flags when it is loaded
-
-    from seatrial.train.startup import use_cpu
+    from seatrial.train.startup import join, use_cpu  # late: JAX reads the flags when it is loaded
 
     if given.cpu_devices:
         use_cpu(given.cpu_devices, given.processes)
     if given.processes > 1:
-        jax.distributed.initialize(
-            coordinator_address=given.coordinator, num_processes=given.processes, process_id=given.process
-        )
+        join(given.coordinator, given.processes, given.process)
     found = measure()
     if given.process == 0:
         given.out.write_text(json.dumps(found), encoding="utf-8")

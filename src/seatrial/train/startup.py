@@ -7,7 +7,6 @@ import platform
 import signal
 import socket
 import time
-import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,20 +78,30 @@ def connect(spec: RunSpec, place: Place) -> None:
     if place.cpu_devices is not None:
         use_cpu(place.cpu_devices, place.num_processes)
     if place.num_processes > 1:
-        # In a pod JAX would ask the cluster for what it is given here, and warns that it cannot.
-        warnings.filterwarnings("ignore", message=r"\s*Kubernetes environment detected")
         # JAX reads none of the environment variables that launchers use for these timeouts.
-        jax.distributed.initialize(
-            coordinator_address=place.coordinator,
-            num_processes=place.num_processes,
-            process_id=place.process,
-            initialization_timeout=spec.distributed.initialization_timeout_seconds,
-            heartbeat_timeout_seconds=spec.distributed.heartbeat_timeout_seconds,
-        )
+        start, heartbeat = (
+            spec.distributed.initialization_timeout_seconds, spec.distributed.heartbeat_timeout_seconds,
+        )  # fmt: skip
+        join(place.coordinator, place.num_processes, place.process, start_seconds=start, heartbeat_seconds=heartbeat)
     # The coordination service catches SIGTERM to announce a preemption, Python SIGINT to raise an exception. Until the
     # first step there is nothing to save: both end the process, even while it compiles.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
+
+
+def join(
+    coordinator: str | None, processes: int, process: int, *, start_seconds: int = 300, heartbeat_seconds: int = 100
+) -> None:
+    """Joins the other processes.
+
+    JAX is not to look at its surroundings: under Slurm it would take one device for each process, whatever it is given
+    here, and in a pod it would ask the cluster.
+    """
+    jax.distributed.initialize(
+        coordinator_address=coordinator, num_processes=processes, process_id=process,
+        initialization_timeout=start_seconds, heartbeat_timeout_seconds=heartbeat_seconds,
+        cluster_detection_method="deactivate",
+    )  # fmt: skip
 
 
 def use_compile_cache(folder: str | None, *, on_cpu: bool) -> Counter[str]:

@@ -19,7 +19,7 @@ trap 'touch "$root"/nodes/*/stop' TERM INT USR1 USR2
 srun \
   --ntasks-per-node=1 \
   --kill-on-bad-exit=1 \
-  --wait=60 \
+  --wait=1800 \
   --unbuffered \
   --label \
   --cpu-bind=none \
