@@ -116,6 +116,16 @@ def test_that_it_is_being_stopped_is_said_once(tmp_path: Path) -> None:
     assert output.getvalue() == "stopping: no progress\n"
 
 
+def test_colours_that_are_forced_make_no_terminal_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    output = io.StringIO()
+    stopping = progress()
+    stopping.ending = Ending(reason="no_progress")
+    with View(tmp_path, name="a-run", planned_steps=40, console=Console(file=output)) as view:
+        view.update(stopping)
+    assert output.getvalue() == "stopping: no progress\n"
+
+
 def test_before_the_first_step_it_says_which_phase_of_the_start_it_is(tmp_path: Path) -> None:
     output = io.StringIO()
     console = Console(file=output, force_terminal=True, width=80, no_color=True)

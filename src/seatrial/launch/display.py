@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 import time
@@ -87,7 +88,9 @@ class View:
         self._phase = ""
 
     def __enter__(self) -> View:
-        if self._to is None and self._console.is_terminal and not self._console.is_dumb_terminal:
+        # With FORCE_COLOR, which CI sets for colours in its log, rich takes any file for a terminal.
+        forced = "FORCE_COLOR" in os.environ and not self._console.file.isatty()
+        if self._to is None and self._console.is_terminal and not (self._console.is_dumb_terminal or forced):
             self._live = Live(self._console)
         return self
 
