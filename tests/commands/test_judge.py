@@ -154,6 +154,31 @@ def test_what_went_wrong_is_named(folder: Path, log: list[str], code: int, named
     assert named in " ".join(result.stdout.split())
 
 
+# What tools that users call around a run print when nothing is wrong.
+OF_TOOLS = {
+    "nvidia-smi": "        Uncorrectable Error               : 0",
+    "rocm-smi": "         Block       Status    Correctable Error  Uncorrectable Error",
+    "ld.so": "ERROR: ld.so: object 'x' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.",
+    "docker-rm": "Error response from daemon: No such container: tiny-pretrain",
+    "docker-inspect": '            "OOMKilled": false,',
+    "monitor": "run.sh: line 12:  4711 Killed                  nvidia-smi dmon -s u > gpu.log",
+    "store": "[rank3]:[W903 21:19:09.254317555 TCPStore.cpp:106] [c10d] sendBytes failed on Socket(fd=51): Broken pipe",
+}
+
+
+@pytest.mark.parametrize("line", OF_TOOLS.values(), ids=OF_TOOLS)
+def test_what_tools_print_around_a_run_is_no_failure_of_it(folder: Path, line: str) -> None:
+    code, report = judged(write(folder, [*megatron(), line]), cwd=folder)
+    assert (code, report["verdict"]["outcome"]) == (0, "pass")
+    oom = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 1',
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    ]
+    said = seatrial("judge", write(folder, [line, *oom]), cwd=folder)
+    assert "GPU out of memory" in said.stdout, said.stdout
+
+
 def test_a_log_alone_is_judged_as_far_as_it_goes(folder: Path) -> None:
     code, report = judged(write(folder, megatron()), cwd=folder)
     assert (code, report["verdict"]["outcome"]) == (0, "pass")

@@ -53,7 +53,7 @@ BENIGN = re.compile(
     r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b(?!: detected keyboardinterrupt,)"
     r"|retrying\b|entering retry loop|will retry\b|skipping\b|adjusting timeout"
     r"|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
-    r"|search for `\w+' in https|(?:\]|xla_bridge::) unable to initialize backend"  # JAX tries all that it knows
+    r"|search for `\w+' in https|(?<!error: )unable to initialize backend"  # JAX tries all that it knows
     r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
     # An experiment tracker that does not reach its server: training goes on without it.
     r"|\b(?:wandb|comet (?:warning|error)): .*(?:network|connection|timed out|timeout|heartbeat|unreachable)"
@@ -68,6 +68,15 @@ BENIGN = re.compile(
     r"|\buc[xc]\s+(?:diag|info|trace|req|data|async|func|poll)\b"  # levels below a warning; what matters is said again
     r"|\binotify_add_watch\b.*no space left"  # the watches of this user are used up, not a disk
     r"|\blibfabric:.*<(?:info|trace)>|\b(?:nvshmem info|nccl trace)\b"
+    # What is not loaded, by the loader of programs, Open MPI and TensorFlow: they do without.
+    r"|ld\.so: .*\): ignored\.|\(ignored\)\s*$|could not load dynamic library '"
+    r"|^(?:/\S+/)?lib(?:cuda|amd_smi)\.(?:so\.?|dylib): cannot open"
+    r"|but you(?: have|'ll have) .* which is incompatible"  # pip, of packages beside those that it has installed
+    r"|\bcorrectable error\s+uncorrectable error|^# help "  # the head of rocm-smi's table, a metric of Prometheus
+    r"|(?:\bsysctl: |/proc/sys/).*read-only file system"  # a setting of the kernel, from inside a container
+    r"|\b(?:train|start|initiali[sz])ing (?:\w+ ){0,3}from scratch"
+    # The source of a program that prints itself.
+    r"|^\s*(?:(?:el)?if|except)\b.*:\s*$|^\s*(?:assert|raise) "
     r"|^(?:\[rank\]:)?\s*frame #: "  # of a C++ stack; what it was for stands above it
 )
 # A line of an option parser's or a program's banner that only echoes a setting, or of the environment a variable.
