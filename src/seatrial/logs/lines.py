@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from seatrial.console import ESCAPE_SEQUENCES
+from seatrial.logs.docker_logs import unwrapping
 from seatrial.logs.numbers import CUT
 
 CHUNK = 1 << 16  # characters
@@ -37,6 +38,7 @@ _PREFIX = re.compile(
     | \[(?:pod|container)/(?P<pod>[\w./-]+)\][ ]                            # kubectl logs --prefix
     | (?P<pdsh>localhost|\d{1,3}(?:\.\d{1,3}){3}):[ ]                       # pdsh, of DeepSpeed; see `hosts_of`
     | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(?:Z|[+-]\d\d:\d\d)[ ]         # kubectl logs --timestamps
+        (?:std(?:out|err)[ ][FP][ ])?                                     # of containerd, CRI-O, podman: their files
     )""",
     re.VERBOSE,
 )
@@ -69,6 +71,7 @@ def read_lines(path: Path) -> Iterator[str]:
     return chain.from_iterable(read_blocks(path))
 
 
+@unwrapping
 def read_blocks(path: Path) -> Iterator[list[str]]:
     """The lines of a file ("-": the standard input, as they come) without their ends, many at a time. Raises OSError.
 
