@@ -31,6 +31,7 @@ REPEATING = {
     "beside_the_training",
     "llmc_errors",
     "benign_trackers",
+    "benign_numpy",
     "glued_ranks",
     "launched_again",
     "went_on",

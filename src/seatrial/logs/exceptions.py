@@ -26,6 +26,8 @@ OF_CLIENTS = re.compile(
 )
 # A server that is out of reach is no peer of the training.
 OF_HTTP = re.compile(r"(?:requests|urllib3|httpx|httpcore|aiohttp|http|huggingface_hub)\.")
+# What NumPy prints of an import that goes on; where it does not, another traceback follows.
+_PRINTED = "AttributeError: _ARRAY_API not found"
 _KINDS_OF_NAME = {"KeyboardInterrupt": "interrupted", "SystemExit": ""}
 
 
@@ -40,6 +42,8 @@ def exception_in(text: str, *, after_code: bool) -> str | None:
 
 def kind_of(name: str, text: str) -> str:
     """The kind of fault that the last line of a traceback is, by the name of its exception; "" if it is none."""
+    if text.startswith(_PRINTED):
+        return ""
     kind = _KINDS_OF_NAME.get(name.rpartition(".")[2], classify(text, fatal=True) or "exception")
     return "exception" if kind == "peer_lost" and OF_HTTP.match(name) else kind
 
