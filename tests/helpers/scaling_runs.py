@@ -41,12 +41,13 @@ def run(
     policy: str = "steady",
     device_kind: str = "NVIDIA H100 80GB HBM3",
     complete: bool = True,
+    **facts: object,
 ) -> RunReport:
     """A run directory that `judge` leaves of a log from another trainer, and its report; one process speaks for all."""
     folder = folder / (name or f"run-{spec.topology.num_devices}")
     folder.mkdir(parents=True)
     times = seconds if callable(seconds) else lambda step: seconds
-    start = replace(streams.started(spec, device_kind=device_kind), num_processes=1)
+    start = replace(streams.started(spec, device_kind=device_kind, **facts), num_processes=1)
     recorded = [start, *streams.steps(spec, seconds=times, loss=loss), *([streams.ended()] if complete else [])]
     (folder / "events-0.jsonl").write_text("".join(events.dumps(event) + "\n" for event in recorded), encoding="utf-8")
     measured = metrics.measure(recorded, spec, convention=convention, policy=policy)

@@ -98,6 +98,14 @@ def test_history_compares_with_the_earlier_runs_of_the_configuration(tmp_path: P
         compare_runs((), str(tmp_path / "before0"))
 
 
+def test_runs_of_another_trainer_are_no_earlier_ones(tmp_path: Path) -> None:
+    for n in range(3):
+        _at(make(tmp_path / f"before{n}", seed=n, family="maxtext"), 1_000_000 + n)
+    new = _at(make(tmp_path / "new", seed=20, times=1.2, family="megatron"), 1_000_100)
+    with pytest.raises(InputError, match="no earlier run"):
+        compare_runs((), str(new), limit=0.03)
+
+
 def _at(run_dir: Path, seconds: float) -> Path:
     """The run directory, as if the run had started then."""
     path = run_dir / "events-0.jsonl"

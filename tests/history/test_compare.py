@@ -179,6 +179,17 @@ def test_nothing_differs_between_a_run_and_itself(tmp_path: Path) -> None:
     assert {change.judgement for change in found.changes} <= {"no_clear_difference", "not_compared"}
 
 
+def test_losses_of_trainers_that_count_from_0_and_from_1_are_of_the_same_steps(tmp_path: Path) -> None:
+    a, b = loaded(tmp_path / "a"), loaded(tmp_path / "b")
+    later = replace(
+        b, losses={step + 1: loss for step, loss in b.losses.items()},
+        metrics=replace(b.metrics, completion=replace(b.metrics.completion, counted_from=1)),
+    )  # fmt: skip
+    for one, other in ((a, later), (later, a)):
+        losses = compare(one, other).losses
+        assert (losses.largest, losses.only_a, losses.only_b, losses.num_steps) == (0, 0, 0, 30)
+
+
 SECRET = "hunter2-0123456789abcdef"
 
 

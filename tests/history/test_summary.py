@@ -13,7 +13,7 @@ import pytest
 
 from seatrial.history.listing import list_runs
 from seatrial.history.summary import COLUMNS, STATES, stamp, summarise
-from seatrial.spec import Execution
+from seatrial.spec import Checkpoint, Distributed, Execution
 from tests.helpers import run_directory, streams
 from tests.helpers.history_runs import make, one_node
 
@@ -62,6 +62,19 @@ def test_the_fingerprint_is_of_what_decides_how_a_run_goes(tmp_path: Path) -> No
     original = summarise(make(tmp_path / "a"))["fingerprint"]
     assert summarise(make(tmp_path / "b", spec=one_node(name="other", log_dir="elsewhere")))["fingerprint"] == original
     assert summarise(make(tmp_path / "c", spec=one_node(seed=1)))["fingerprint"] != original
+    of_tonight = one_node(
+        checkpoint=Checkpoint(directory="/checkpoints/nightly-20261127"),
+        distributed=Distributed(coordinator_host="gpu-07", slurm={"time": "04:00:00"}),
+        execution=Execution(
+            environment={"WANDB_NAME": "nightly", "MASTER_ADDR": "gpu-07", "SLURM_JOB_ID": "4711", "LOCAL_RANK": "0"},
+            engine_keys={"--tensorboard-dir": "/logs/20261127"},
+        ),
+    )
+    assert summarise(make(tmp_path / "d", spec=of_tonight))["fingerprint"] == original
+    faster = one_node(execution=Execution(environment={"NCCL_ALGO": "Ring", "WANDB_NAME": "nightly"}))
+    assert summarise(make(tmp_path / "e", spec=faster))["fingerprint"] != original
+    elsewhere = one_node(checkpoint=Checkpoint(resume_from="/checkpoints/other"))
+    assert summarise(make(tmp_path / "f", spec=elsewhere))["fingerprint"] != original
 
 
 def test_times_that_only_count_the_steps_are_no_date(tmp_path: Path) -> None:

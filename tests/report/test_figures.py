@@ -40,6 +40,24 @@ def test_what_it_costs(sound: RunReport) -> None:
         assert "Cost" not in render(sound).replace("Costs", "")
 
 
+def test_days_between_two_attempts_cost_nothing(sound: RunReport) -> None:
+    assert sound.metrics is not None
+    days, minutes = 4 * 86_400.0, 300.0
+    first, second, third = sound.steps[:10], sound.steps[10:20], sound.steps[20:]
+    later = [
+        tuple(replace(step, wall_time=step.wall_time + pause) for step in steps)
+        for steps, pause in ((first, 0.0), (second, days), (third, days + minutes))
+    ]
+    completion = sound.metrics.completion
+    wall = replace(completion, wall_seconds=completion.wall_seconds + days + minutes)
+    resumed = replace(
+        sound, attempts=tuple(later), metrics=replace(sound.metrics, completion=wall), price_per_device_hour=2.5
+    )
+    found = {figure.label: figure for figure in figures(resumed)}["Cost of this run"]
+    assert found.value == amount(16 * 2.5 * (completion.wall_seconds + minutes) / 3600)
+    assert found.detail == "16 devices at 2.5 an hour each, without 345,600 s between its attempts"
+
+
 def test_a_rehearsal_and_a_run_without_devices_have_no_cost(sound: RunReport, tmp_path: Path) -> None:
     rehearsed = gather(run_directory.write(tmp_path / "run"), price_per_device_hour=2.5)
     assert not any(figure.label.startswith("Cost") for figure in figures(rehearsed))

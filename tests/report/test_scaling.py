@@ -137,6 +137,7 @@ DIFFERENT: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str]]] = {
     ),
     "precision": ({"precision": Precision(quantization="fp8")}, {}, ("compute bfloat16", "quantization fp8")),
     "FLOPs convention": ({}, {"convention": "causal"}, ("non-causal in", "; causal in")),
+    "trainer": ({}, {"family": "megatron"}, ("maxtext", "megatron")),
     "device": ({}, {"device_kind": "AMD Instinct MI300X"}, ("h100-sxm", "mi300x")),
     "policy": ({}, {"policy": "last-10"}, ("steady", "last-10")),
 }

@@ -182,12 +182,18 @@ def compare(a: Runs, b: Runs, *, anyway: bool = False, others: Sequence[Sequence
         sentence=_sentence(speed, changes, " in these two runs" if spread is None else ""),
         speed=speed,
         changes=changes,
-        losses=compare_losses(runs_a[0].losses, runs_b[0].losses),
+        losses=compare_losses(runs_a[0].losses, _numbered_as(runs_a[0], runs_b[0])),
         obstacles=obstacles,
         unknown=unknown,
         settings=differences(runs_a[0], runs_b[0]),
         spread=spread,
     )
+
+
+def _numbered_as(a: LoadedRun, b: LoadedRun) -> Mapping[int, float]:
+    """The losses of `b` by the step numbers of `a`: some trainers count their steps from 0, others from 1."""
+    ahead = b.metrics.completion.counted_from - a.metrics.completion.counted_from
+    return {step - ahead: loss for step, loss in b.losses.items()}
 
 
 def _obstacles(runs: Sequence[LoadedRun]) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:

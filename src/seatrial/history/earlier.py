@@ -73,6 +73,6 @@ def _groups(rows: Sequence[IndexRow], named: Sequence[Path]) -> list[tuple[Index
 
 
 def _is_alike(other: IndexRow, row: IndexRow) -> bool:
-    """True if it is of the same configuration, passed, and still there."""
-    same = all(other[column] == row[column] for column in ("fingerprint", "device"))
+    """True if it is of the same configuration and trainer, passed, and still there."""
+    same = all(other[column] == row[column] for column in ("fingerprint", "device", "family"))
     return same and other["outcome"] == "pass" and is_run(Path(str(other["directory"])))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -28,8 +29,18 @@ FILES = (*MARKS, "status.json", "metrics.json")
 LATEST = 1e11  # seconds since the epoch; a clock that says more is none
 MOST_EVENT_FILES, MOST_EVENT_LINES = 8, 50  # where the start of a run is looked for
 
-# What has no influence on how a run goes; the rest of its spec is its fingerprint.
-_NOT_IN_THE_FINGERPRINT = {"name", "dialect", "log_dir", "hf_token_file", "expectations"}
+# No influence on how a run goes: names, folders that it writes to, addresses, a scheduler's options, which nightly jobs
+# change with the date; the rest of its spec is its fingerprint.
+_NOT_IN_THE_FINGERPRINT = (
+    "name", "dialect", "log_dir", "hf_token_file", "expectations", "distributed", "checkpoint.directory",
+    "data.index_dir", "execution.compile_cache", "container.name",
+)  # fmt: skip
+# Of the variables and of an engine's own keys those of these names.
+_NAMED = ("execution.environment", "execution.engine_keys", "container.environment")
+_OF_ONE_RUN = re.compile(
+    r"(MASTER_|PET_|SLURM_|PBS_|JAX_COORDINATOR|WANDB|MLFLOW|COMET).*|.*(RANK|(RUN|JOB|EXPERIMENT)_?(ID|NAME))"
+    r"|.*(TENSORBOARD|LOG|OUTPUT|PROFILE|TRACE|SAVE).*_?(DIR|DIRECTORY|PATH)", re.IGNORECASE,
+)  # fmt: skip
 
 # Column → (document, path in it). "spec" is what was run, or else what it was judged against.
 _NUMBERS: dict[str, tuple[str, str]] = {
@@ -170,7 +181,14 @@ def _outcome(run_dir: Path, documents: Mapping[str, Any], now: float | None) -> 
 
 
 def _fingerprint(spec: Mapping[str, Any]) -> Value:
-    decisive = {key: value for key, value in spec.items() if key not in _NOT_IN_THE_FINGERPRINT}
+    decisive: dict[str, Any] = json.loads(json.dumps(spec))
+    for path in _NOT_IN_THE_FINGERPRINT:
+        section, _, key = path.rpartition(".")
+        _mapping(decisive.get(section) if section else decisive).pop(key, None)
+    for path in _NAMED:
+        given = _mapping(_at(decisive, path))
+        for name in [name for name in given if _OF_ONE_RUN.fullmatch(name.lstrip("-"))]:
+            del given[name]
     if not decisive:
         return None
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from seatrial.console import plural
@@ -23,6 +24,7 @@ _TONES: dict[str, Status] = {"pass": "pass", "inconclusive": "inconclusive", "in
 AS_REPORTED = "as reported"
 SECONDS_PER_MINUTE, SECONDS_PER_HOUR = 60, 3600
 MILLION, TRILLION = 1e6, 1e12
+LEAST_PAUSE = 600.0  # seconds between two attempts; a restart takes less
 _LAYERS = {"True": "scanned", "False": "unrolled"}
 
 
@@ -119,6 +121,15 @@ def _time_to_train(report: RunReport, performance: Performance) -> Iterator[Figu
         yield Figure(label=label, value=days, unit="days", detail=f"{low} to {high} days")
 
 
+def _paused(report: RunReport) -> float:
+    """Seconds between the attempts of a run, in which its devices need not have been its own."""
+    attempts = [attempt for attempt in report.attempts if attempt]
+    gaps = (
+        after[0].wall_time - before[-1].wall_time - (after[0].seconds or 0.0) for before, after in pairwise(attempts)
+    )
+    return sum(gap for gap in gaps if gap > LEAST_PAUSE)
+
+
 def _cost(report: RunReport, metrics: Metrics) -> Iterator[Figure]:
     """The cost of the devices at the price that the user gives, in the currency of the price; not of a rehearsal."""
     performance, price = metrics.performance, report.price_per_device_hour
@@ -127,8 +138,10 @@ def _cost(report: RunReport, metrics: Metrics) -> Iterator[Figure]:
     per_second = price * performance.num_devices / SECONDS_PER_HOUR
     devices = f"{plural(performance.num_devices, 'device')} at {price:,g} an hour each"
     if metrics.completion.wall_seconds:
-        spent = per_second * metrics.completion.wall_seconds
-        yield Figure(label="Cost of this run", value=amount(spent), detail=devices)
+        paused = _paused(report)
+        spent = per_second * max(metrics.completion.wall_seconds - paused, 0.0)
+        without = f", without {show(paused)} s between its attempts" if paused else ""
+        yield Figure(label="Cost of this run", value=amount(spent), detail=devices + without)
     rate = performance.tokens_per_second_total
     if not rate:
         return

@@ -181,8 +181,14 @@ def _policy(report: RunReport) -> str:
     return times.policy if times else ""
 
 
+def _trainer(report: RunReport) -> str:
+    of_log = str(report.started[0].facts.get("family") or "") if report.started else ""
+    return of_log or report.family or report.engine
+
+
 # What has to be the same in all runs; "" means that a run does not say.
 _SAME: dict[str, Callable[[RunReport], str]] = {
+    "trainer": _trainer,
     "model": _model,
     "sequence length": lambda report: f"{report.spec.batch.sequence_length:,}" if report.spec else "",
     "precision": _precision,

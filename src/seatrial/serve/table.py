@@ -266,7 +266,7 @@ def group_of(row: IndexRow) -> str | None:
     """The configuration of a run, as a name for addresses; None where it is not known."""
     if row["fingerprint"] is None:
         return None
-    parts = json.dumps([row["fingerprint"], row["device"], row["num_devices"]])
+    parts = json.dumps([row["fingerprint"], row["device"], row["num_devices"], row["family"]])
     return hashlib.sha256(parts.encode()).hexdigest()[:KEY_CHARACTERS]
 
 
