@@ -298,6 +298,16 @@ def test_meshes(
 
 
 @pytest.mark.parametrize(
+    ("trainer", "device"),
+    [({}, "trainium2"), ({"lnc": 2}, "trainium2"), ({"lnc": 1}, "trainium2-lnc1"), ({"lnc": None}, "trainium2")],
+)
+def test_devices_are_logical_neuron_cores(trainer: dict[str, Any], device: str, tmp_path: Path) -> None:
+    found_ = spec_made(tmp_path, "topology.device=trainium2", trainer=trainer).topology.device
+    assert found_ == device
+    assert spec_made(tmp_path, "topology.device=h100", trainer=trainer).topology.device == "h100-sxm"
+
+
+@pytest.mark.parametrize(
     ("trainer", "expected"),
     [
         ({"limit_val_batches": 1, "val_check_interval": 7, "check_val_every_n_epoch": None},

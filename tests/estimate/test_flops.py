@@ -174,12 +174,3 @@ def test_the_recipes_tables(
         if printed_mfu and exact_mfu:
             assert f"{100 * recipe_mfu(gpus, seconds, ROUNDED_FLOPS, peak):.2f}" == printed_mfu
             assert f"{100 * recipe_mfu(gpus, seconds, exact, peak):.2f}" == exact_mfu[row]
-
-
-def test_a_device_has_a_peak_only_where_one_is_published() -> None:
-    assert hardware.find("NVIDIA H200") is hardware.DEVICES["h200"]
-    assert hardware.find("AMD Instinct MI300X") is hardware.DEVICES["mi300x"]
-    for unknown in (None, "", "cpu", "NVIDIA GeForce RTX 4090"):
-        assert hardware.find(unknown) is None
-    assert hardware.DEVICES["a100-sxm-80gb"].peak("bfloat16", "fp8") is None
-    assert hardware.DEVICES["h100-sxm"].peak("bfloat16", "nanoo_fp8") == (1979e12, "fp8")

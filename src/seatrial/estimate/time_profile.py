@@ -164,10 +164,14 @@ class Links:
 
 LINKS: dict[str, Links] = {
     "a100-sxm-80gb": Links(fast=300, domain=8, slow=25, source="NVIDIA DGX A100 data sheet: 600 GB/s, 8 × 200 Gb/s"),
+    "a100-sxm-40gb": Links(fast=300, domain=8, slow=25, source="NVIDIA DGX A100 data sheet: 600 GB/s, 8 × 200 Gb/s"),
+    "a100-pcie-80gb": Links(fast=300, domain=2, slow=25, source="NVIDIA A100 data sheet: bridge of 600 GB/s for two"),
+    "a100-pcie-40gb": Links(fast=300, domain=2, slow=25, source="NVIDIA A100 data sheet: bridge of 600 GB/s for two"),
     "h100-sxm": Links(fast=450, domain=8, slow=50, source="NVIDIA DGX H100 data sheet: NVLink 900 GB/s, 8 × 400 Gb/s"),
     "h100-nvl": Links(fast=300, domain=2, slow=50, source="NVIDIA H100 NVL data sheet: bridge of 600 GB/s for two"),
     "h100-pcie": Links(fast=300, domain=2, slow=50, source="NVIDIA H100 data sheet: bridge of 600 GB/s for two"),
     "h200": Links(fast=450, domain=8, slow=50, source="NVIDIA DGX H200 data sheet: NVLink 900 GB/s, 8 × 400 Gb/s"),
+    "h200-nvl": Links(fast=450, domain=4, slow=50, source="NVIDIA H200 NVL data sheet: bridge of 900 GB/s for four"),
     "h20": Links(fast=450, domain=8, slow=50, source="NVIDIA HGX H20 data sheet: NVLink 900 GB/s"),
     "b200": Links(fast=900, domain=8, slow=50, source="NVIDIA DGX B200 data sheet: NVLink 1.8 TB/s, 8 × 400 Gb/s"),
     "gb200": Links(fast=900, domain=72, slow=50, source="NVIDIA GB200 NVL72 data sheet: 1.8 TB/s, 400 Gb/s"),
@@ -181,7 +185,11 @@ LINKS: dict[str, Links] = {
     "tpu-v5e": Links(fast=200, domain=256, slow=12.5, source="Google Cloud TPU v5e documentation: 1600 Gb/s"),
     "tpu-v5p": Links(fast=600, domain=8960, slow=6.25, source="Google Cloud TPU v5p documentation: 4800 Gb/s"),
     "tpu-v6e": Links(fast=448, domain=256, slow=12.5, source="Google Cloud TPU v6e documentation: 3584 Gb/s"),
-    "trainium2": Links(fast=500, domain=16, slow=25, source="AWS EC2 Trn2: NeuronLink 1 TB/s, EFA 3.2 Tb/s for 16"),
+    # A chip's, shared by four logical NeuronCores, or eight.
+    "trainium2": Links(fast=125, domain=64, slow=6.25, source="AWS EC2 Trn2: NeuronLink 1 TB/s, EFA 3.2 Tb/s for 16"),
+    "trainium2-lnc1": Links(
+        fast=62.5, domain=128, slow=3.125, source="AWS EC2 Trn2: NeuronLink 1 TB/s, EFA 3.2 Tb/s for 16"
+    ),
     "mi355x": Links(fast=538, domain=8, slow=50, source="AMD MI355X data sheet: 7 links of 76.8 GB/s; 8 × 400 Gb/s"),
 }  # fmt: skip
 
@@ -215,7 +223,8 @@ ULTRA = Shares(bfloat16=0.80, fp8=0.94, attention=0.33, felt=FELT, low=0.94, hig
 # Of these hardly anything is published: as of Hopper and Blackwell, less a tenth, in a wider interval.
 OTHERS = Shares(bfloat16=0.60, fp8=0.65, attention=0.35, felt=FELT, low=0.75, high=1.3, certainty="an assumed range")
 SHARES: dict[str, Shares] = {
-    "h100-sxm": HOPPER, "h100-nvl": HOPPER, "h100-pcie": HOPPER, "h200": HOPPER, "h20": HOPPER,
+    "h100-sxm": HOPPER, "h100-nvl": HOPPER, "h100-pcie": HOPPER, "h200": HOPPER, "h200-nvl": HOPPER,
+    "h20": HOPPER,
     "b200": BLACKWELL, "gb200": BLACKWELL, "b300": ULTRA, "gb300": ULTRA,
 }  # fmt: skip
 

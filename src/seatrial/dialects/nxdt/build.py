@@ -43,6 +43,7 @@ Placed = Mapping[str, Any]  # path of the spec → value, of what no other key h
 
 DEFAULT_BETA = 0.01  # of dpo and orpo alike
 MAX_PROMPT_LENGTH = 2048
+PHYSICAL = {"trainium2": "trainium2-lnc1"}  # devices of which each is one NeuronCore where trainer.lnc is 1
 # What each of the data modules reads beside paths and the tokenizer.
 _READ_BY: dict[str, tuple[str, ...]] = {
     "records": ("max_examples",), "arrow": (),
@@ -118,7 +119,10 @@ def _topology(settings: Settings) -> Topology | None:
     if devices is None:
         return None
     nodes = settings.get("trainer.num_nodes", 1)
-    return Topology(num_nodes=nodes, devices_per_node=devices, device=device.name if device else None)
+    name = device.name if device else None
+    if name and settings.get("trainer.lnc") == "1":
+        name = PHYSICAL.get(name, name)
+    return Topology(num_nodes=nodes, devices_per_node=devices, device=name)
 
 
 def _parallelism(settings: Settings, topology: Topology, placed: Placed) -> Parallelism:
