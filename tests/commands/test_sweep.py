@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from seatrial import dialects
 from seatrial.commands import device_profile
 from seatrial.estimate import hardware, time_profile
 from tests.helpers.command_line import seatrial
@@ -16,8 +18,24 @@ ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "configs" / "native" / "recipe-llama2-70b-h100.yaml"
 
 
+# Of its layout, little is that of the fastest one.
+OTHERWISE = """
+name: otherwise
+model: llama3-8b
+batch: {sequence_length: 8192, global_batch_size: 64, micro_batch_size: 1}
+steps: 50
+topology: {num_nodes: 1, devices_per_node: 8, device: h100-sxm}
+parallelism:
+  within_node: {pipeline: 2, tensor: 4}
+  virtual_pipeline: 2
+  stage_layers: [7, 9, 9, 7]
+execution: {remat: custom, remat_kept: [query, up], remat_offloaded: [up]}
+data: {kind: synthetic}
+"""
+
+
 def override(key: str, value: object) -> str:
-    return f"{key}={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def test_layouts_are_ranked_and_check_accepts_them(tmp_path: Path) -> None:
@@ -35,9 +53,7 @@ def test_layouts_are_ranked_and_check_accepts_them(tmp_path: Path) -> None:
     assert all(each["memory_bytes"] > each["process_memory_bytes"] for each in found["not_fitting"])
     # Of these, as a user would write them, `plan` says the same.
     for each in (ranked[0], ranked[57]):
-        axes = {key: 1 for part in ("within_node", "across_nodes") for axis in ("fsdp", "data", "tensor")
-                for key in (f"parallelism.{part}.{axis}",)}  # fmt: skip
-        settings = [override(key, value) for key, value in (axes | each["settings"]).items()]
+        settings = [override(key, value) for key, value in each["settings"].items()]
         checked = seatrial("check", str(RECIPE), *settings, "--format", "json", cwd=tmp_path)
         assert checked.returncode == 0, checked.stdout
         planned = json.loads(seatrial("plan", str(RECIPE), *settings, "--format", "json", cwd=tmp_path).stdout)
@@ -45,13 +61,56 @@ def test_layouts_are_ranked_and_check_accepts_them(tmp_path: Path) -> None:
         assert planned["expected"]["memory_bytes"] == pytest.approx(each["memory_bytes"])
 
 
+@pytest.fixture(name="otherwise")
+def write_otherwise(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(OTHERWISE, encoding="utf-8")
+    return path
+
+
+def test_the_overrides_undo_what_the_configuration_has(otherwise: Path, tmp_path: Path) -> None:
+    path = otherwise
+    (best, *_) = json.loads(seatrial("plan", str(path), "--sweep", "--format", "json", cwd=tmp_path).stdout)["ranked"]
+    words = [override(key, value) for key, value in best["settings"].items()]
+    checked = seatrial("check", str(path), *words, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+    planned = json.loads(seatrial("plan", str(path), *words, "--format", "json", cwd=tmp_path).stdout)
+    assert planned["expected"]["time"]["step_seconds"] == pytest.approx(best["step_seconds"])
+    assert planned["expected"]["memory_bytes"] == pytest.approx(best["memory_bytes"])
+    spec = dialects.load(path, words, action="plan").spec
+    assert spec is not None
+    assert spec.mesh["tensor"] == 1
+    assert (spec.parallelism.virtual_pipeline, spec.parallelism.stage_layers) == (1, ())
+    assert (spec.execution.remat_kept, spec.execution.remat_offloaded) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("engine", "rows"),
+    [("megatron", {"none", "selective", "full"}), ("maxtext", {"minimal_with_context", "save_qkv_proj", "full"})],
+)
+def test_layouts_are_such_as_the_engine_can_be_told(
+    engine: str, rows: set[str], otherwise: Path, tmp_path: Path
+) -> None:
+    sweep = ("plan", str(otherwise), "--sweep", "--format", "json", "--engine", engine)
+    ranked = json.loads(seatrial(*sweep, cwd=tmp_path).stdout)["ranked"]
+    assert {each["settings"]["execution.remat"] for each in ranked} <= rows
+    for row in {each["settings"]["execution.remat"]: each for each in reversed(ranked)}.values():  # the best of each
+        words = [override(key, value) for key, value in row["settings"].items()]
+        plan = ("plan", str(otherwise), *words, "--engine", engine, "--on", "slurm")
+        assert "does not get execution.remat" not in seatrial(*plan, "--all", cwd=tmp_path).stdout
+        planned = json.loads(seatrial(*plan, "--format", "json", cwd=tmp_path).stdout)
+        assert planned["expected"]["memory_bytes"] == pytest.approx(row["memory_bytes"])
+
+
 @pytest.mark.slow
-def test_the_table_says_why_the_others_lose(tmp_path: Path) -> None:
-    text = seatrial("plan", str(RECIPE), "--sweep", cwd=tmp_path).stdout
+def test_the_table_says_why_the_others_lose(otherwise: Path, tmp_path: Path) -> None:
+    text = seatrial("plan", str(otherwise), "--sweep", cwd=tmp_path).stdout
     assert "# Layouts, the fastest first" in text
     assert "do not fit: the fastest of them" in text
     assert "ms" in text.partition("the fastest\n")[2]
-    assert "as overrides of a native configuration: parallelism." in text
+    words = shlex.split(text.rpartition("as overrides of a native configuration: ")[2])
+    checked = seatrial("check", str(otherwise), *words, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
 
 
 def test_a_run_without_a_device_has_no_layouts_to_compare(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +15,21 @@ from seatrial.commands.device_profile import profile_for, unused
 from seatrial.commands.planned import action_of
 from seatrial.commands.run import RunRequest
 from seatrial.console import UNLIMITED, table, warn
+from seatrial.engines import fit
 from seatrial.errors import InputError
 from seatrial.estimate import hardware
-from seatrial.estimate.layouts import Candidate, Layouts, layouts, show
+from seatrial.estimate.layouts import Candidate, Layouts, layouts, show, show_row
 from seatrial.estimate.time_profile import Profile
 from seatrial.report.expected import show_seconds, show_size, utilization
-from seatrial.spec import Resolved, RunSpec
+from seatrial.spec import Resolved, RunSpec, flatten
 
 SHOWN = 15
 MOST_LISTED = 100  # of each number format; and of those that do not fit
+AXES = ("parallelism.within_node.", "parallelism.across_nodes.")
+ALWAYS = (  # of a layout's settings, those that are said even where the configuration has them already
+    "parallelism.zero1", "parallelism.sequence_parallel", "batch.micro_batch_size", "execution.remat",
+    "precision.quantization",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +42,10 @@ class Ranked:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """The layouts that fit and that `check` accepts, the fastest first; those that do not fit; and what was refused."""
+    """The layouts that fit and that `check` and the engine accept, the fastest first; those that do not fit; what was
+    refused. `spec`: the run as it is configured."""
 
+    spec: RunSpec
     ranked: tuple[Ranked, ...]
     too_large: tuple[Candidate, ...]
     refused: dict[str, int]
@@ -61,21 +70,22 @@ def sweep(request: RunRequest) -> Sweep:
     tried = len(found.fitting) + len(found.too_large) + sum(found.uneven.values())
     best = accepted[0] if accepted else None
     return Sweep(
-        ranked=tuple(Ranked(candidate=each, why=_why(each, best)) for each in accepted if best),
+        spec=spec, ranked=tuple(Ranked(candidate=each, why=_why(each, best)) for each in accepted if best),
         too_large=found.too_large, refused=dict(refused), uneven=found.uneven, tried=tried, profile=profile,
     )  # fmt: skip
 
 
 def _accepted(found: Layouts, resolved: Resolved, request: RunRequest, refused: Counter[str]) -> Iterator[Candidate]:
-    """Those without an error for the trainer; a candidate's other findings are as those of the run."""
+    """Those without an error for the trainer, which it can be told; other findings are as those of the run."""
     listed: Counter[str] = Counter()
     for each in found.fitting:
         if listed[_format(each.spec)] == MOST_LISTED:
             continue
         problems = lint(replace(resolved, spec=each.spec, problems=()), action="check", engine=request.engine).problems
-        error = next((problem for problem in problems if problem.severity == "error"), None)
-        if error:
-            refused[f"{error.code}: {error.path}"] += 1
+        errors = [f"{problem.code}: {problem.path}" for problem in problems if problem.severity == "error"]
+        errors = errors or [f"engine-cannot: {path}" for path in fit.unsaid_layout(each.spec, request.engine)]
+        if errors:
+            refused[errors[0]] += 1
         else:
             listed[_format(each.spec)] += 1
             yield each
@@ -97,40 +107,33 @@ def _format(spec: RunSpec) -> str:
     return spec.precision.quantization or spec.precision.compute_dtype
 
 
-def _settings(spec: RunSpec) -> dict[str, Any]:
-    """A layout by the keys of a native configuration, as overrides."""
-    parallelism = spec.parallelism
-    parts = {"within_node": parallelism.within_node, "across_nodes": parallelism.across_nodes}
-    axes = {
-        f"parallelism.{part}.{axis}": size
-        for part, shape in parts.items()
-        for axis, size in shape.sizes.items()
-        if size != 1
-    }
-    return {
-        **axes,
-        "parallelism.zero1": parallelism.zero1,
-        "parallelism.sequence_parallel": parallelism.sequence_parallel,
-        "batch.micro_batch_size": spec.batch.micro_batch_size,
-        "execution.remat": spec.execution.remat,
-        "precision.quantization": spec.precision.quantization,
-    }
+def _settings(layout: RunSpec, spec: RunSpec) -> dict[str, Any]:
+    """A layout by the keys of a native configuration, as overrides: all that makes it another one than the run's."""
+    before, after = flatten(spec), flatten(layout)
+    axes = [path for path, size in after.items() if path.startswith(AXES) and size != 1]
+    other = [path for path, value in after.items() if value != before[path] and path not in ALWAYS]
+    return {path: after[path] for path in dict.fromkeys((*axes, *other, *ALWAYS))}
+
+
+def _override(path: str, value: Any) -> str:
+    """A setting as a word of a shell's command line."""
+    return shlex.quote(f"{path}={value if isinstance(value, str) else json.dumps(value)}")
 
 
 def as_json(found: Sweep) -> str:
     """The sweep for scripts: the first of each kind, and how many there are."""
-    ranked = [_as_dict(each.candidate) | {"why": each.why} for each in found.ranked]
-    large = [_as_dict(each) | {"why": _too_large(each)} for each in found.too_large[:MOST_LISTED]]
+    ranked = [_as_dict(each.candidate, found.spec) | {"why": each.why} for each in found.ranked]
+    large = [_as_dict(each, found.spec) | {"why": _too_large(each)} for each in found.too_large[:MOST_LISTED]]
     counts = {"tried": found.tried, "too_large": len(found.too_large), "refused": found.refused, "uneven": found.uneven}
     profile = {"device": found.profile.device, "origin": found.profile.origin}
     return json.dumps({"v": 1, "profile": profile, **counts, "ranked": ranked, "not_fitting": large}, indent=1)
 
 
-def _as_dict(each: Candidate) -> dict[str, Any]:
+def _as_dict(each: Candidate, own: RunSpec) -> dict[str, Any]:
     spec, seconds = each.spec, each.time.step_seconds
     return {
         "layout": show(spec),
-        "settings": _settings(spec),
+        "settings": _settings(spec, own),
         "step_seconds": seconds,
         "low_seconds": each.time.interval[0],
         "high_seconds": each.time.interval[1],
@@ -160,15 +163,13 @@ def as_text(found: Sweep) -> str:
     lines = [f"{rest:,} more of those that fit were ranked"] if rest > 0 else []
     if found.too_large:
         spec, why = found.too_large[0].spec, _too_large(found.too_large[0])
-        first = f"{show(spec)}, micro-batches of {spec.batch.micro_batch_size}, remat {spec.execution.remat}"
+        first = f"{show(spec)}, micro-batches of {spec.batch.micro_batch_size}, remat {show_row(spec.execution)}"
         lines.append(f"{len(found.too_large):,} do not fit: the fastest of them, {first}, {why}")
     lines += [f"{count:,} do not divide {name}" for name, count in sorted(found.uneven.items())]
-    lines += [f"{count:,} are refused by check: {name}" for name, count in sorted(found.refused.items())]
+    lines += [f"{count:,} are refused: {name}" for name, count in sorted(found.refused.items())]
     if found.ranked:
-        overrides = " ".join(
-            f"{key}={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
-            for key, value in _settings(found.ranked[0].candidate.spec).items()
-        )
+        settings = _settings(found.ranked[0].candidate.spec, found.spec)
+        overrides = " ".join(_override(path, value) for path, value in settings.items())
         lines.append(f"the fastest, as overrides of a native configuration: {overrides}")
     return "\n\n".join([*sections, "\n".join(lines)])
 
@@ -187,7 +188,7 @@ def _row(number: int, ranked: Ranked) -> tuple[str, ...]:
     spec, seconds = each.spec, each.time.step_seconds
     share = utilization(spec, seconds)
     return (
-        str(number), show(spec), str(spec.batch.micro_batch_size), spec.execution.remat, _format(spec),
+        str(number), show(spec), str(spec.batch.micro_batch_size), show_row(spec.execution), _format(spec),
         f"{show_seconds(seconds)} s", f"{spec.tokens_per_step / spec.topology.num_devices / seconds:,.0f}",
         f"{share:.1%}" if share else "", show_size(each.memory_bytes), ranked.why,
     )  # fmt: skip

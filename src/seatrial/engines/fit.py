@@ -23,6 +23,10 @@ _SAID_OTHERWISE = (
     "execution.environment", "execution.engine_keys", "model.name",
 )  # fmt: skip
 
+# What a layout changes, and of that what an engine needs no words for.
+_LAYOUT = ("parallelism", "batch", "execution.remat", "execution.remat_modules", "precision.quantization")
+_LAYOUT_SAID = {"maxtext": ("parallelism.sequence_parallel",)}
+
 
 def _is(path: str, prefixes: Iterable[str]) -> bool:
     return any(path == prefix or path.startswith(f"{prefix}.") for prefix in prefixes)
@@ -45,6 +49,17 @@ def _decides(note: Note) -> bool:
     """True if it would be another training without this value."""
     has_own_schedule = note.path == "optimizer.schedule" and note.value in _OWN_SCHEDULES
     return has_own_schedule or (_is(note.path, _DECISIVE) and not _is(note.path, _HARMLESS_IN_MODEL))
+
+
+def unsaid_layout(spec: RunSpec, engine: str) -> list[str]:
+    """The paths of a layout's values that an engine cannot be told; our own trainer reads the spec itself."""
+    from seatrial.dialects import maxtext, megatron  # late: few verbs ask
+
+    written = {"maxtext": maxtext.write, "megatron": megatron.write}
+    if engine not in written:
+        return []
+    notes = left(written[engine](spec).notes, besides=_LAYOUT_SAID.get(engine, ()))
+    return [note.path for note in notes if _is(note.path, _LAYOUT)]
 
 
 def dropped(spec: RunSpec, engine: str) -> list[str]:

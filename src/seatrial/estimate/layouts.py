@@ -15,9 +15,16 @@ from dataclasses import dataclass, replace
 from seatrial.estimate import hardware, memory
 from seatrial.estimate.time_model import StepTime, predict
 from seatrial.estimate.time_profile import Profile
-from seatrial.spec import AXES, MeshShape, Parallelism, RunSpec, uneven_splits
+from seatrial.spec import AXES, Execution, MeshShape, Parallelism, RunSpec, uneven_splits
 
-REMAT = ("none", "minimal_with_context", "save_qkv_proj", "full")  # keeps all, what products give, some, nothing
+# The rows of recomputation that are tried: what keeps all, what products give, some, nothing; and the parts of a layer
+# that the row "selective" recomputes, which is all that Megatron-LM has between. MaxText's none recomputes in full.
+Row = tuple[str, tuple[str, ...]]
+ROWS: tuple[Row, ...] = (("none", ()), ("minimal_with_context", ()), ("save_qkv_proj", ()), ("full", ()))
+OF_ENGINES: dict[str, tuple[Row, ...]] = {
+    "maxtext": ROWS[1:],
+    "megatron": (("none", ()), ("selective", ("core_attn",)), ("selective", ("mlp",)), ("full", ())),
+}
 MICRO_BATCHES = (1, 2, 4, 8)
 CONTEXTS = (1, 2, 4, 8)
 FP8 = "te_fp8_currentscaling"
@@ -62,9 +69,8 @@ def layouts(spec: RunSpec, engine: str, profile: Profile, *, formats: Sequence[s
             continue
         for quantization in _formats(spec) if formats is None else formats:
             precision = replace(spec.precision, quantization=quantization)
-            for remat in REMAT:
-                execution = replace(spec.execution, remat=remat, remat_modules=(), remat_kept=(), remat_offloaded=())
-                one = replace(shaped, precision=precision, execution=execution)
+            for row in rows(engine):
+                one = replace(shaped, precision=precision, execution=with_row(spec.execution, row))
                 if (timed := predict(one, engine, profile)) is None:
                     continue
                 need = memory.per_device(one, engine)
@@ -87,8 +93,8 @@ def fastest(spec: RunSpec, engine: str, profile: Profile) -> StepTime | None:
         shaped = replace(spec, parallelism=parallelism, batch=replace(spec.batch, micro_batch_size=micro))
         if next(uneven_splits(shaped), None):
             continue
-        for remat in REMAT:
-            one = replace(shaped, execution=replace(spec.execution, remat=remat, remat_modules=()))
+        for row in rows(engine):
+            one = replace(shaped, execution=with_row(spec.execution, row))
             if found := predict(one, engine, profile):
                 timed.append((found.step_seconds, len(timed), found, one))
     available = memory.available_bytes(spec, engine)
@@ -98,6 +104,17 @@ def fastest(spec: RunSpec, engine: str, profile: Profile) -> StepTime | None:
         if available is None or memory.per_device(one, engine).total_bytes <= available
     )
     return next(fitting, None)
+
+
+def rows(engine: str) -> tuple[Row, ...]:
+    """The rows of recomputation that an engine can be told."""
+    return OF_ENGINES.get(engine, ROWS)
+
+
+def with_row(execution: Execution, row: Row) -> Execution:
+    """The same choices with a row of recomputation."""
+    remat, parts = row
+    return replace(execution, remat=remat, remat_modules=parts, remat_kept=(), remat_offloaded=())
 
 
 def _formats(spec: RunSpec) -> tuple[str | None, ...]:
@@ -163,3 +180,9 @@ def show(spec: RunSpec) -> str:
     """A layout in a few words: "fsdp 8 × tensor 2"."""
     sizes = [f"{axis} {size}" for axis in AXES if (size := spec.mesh[axis]) > 1]
     return " × ".join(sizes) + (", ZeRO-1" if spec.parallelism.zero1 else "") if sizes else "one device"
+
+
+def show_row(execution: Execution) -> str:
+    """A row of recomputation in a few words: "selective: mlp"."""
+    parts = ", ".join(execution.remat_modules)
+    return f"{execution.remat}: {parts}" if parts else execution.remat

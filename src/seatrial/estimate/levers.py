@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from seatrial.estimate import hardware, memory
+from seatrial.estimate.layouts import rows, show_row, with_row
 from seatrial.estimate.time_model import predict
 from seatrial.estimate.time_profile import Profile, Rate
 from seatrial.spec import RunSpec
 
 LEAST = 0.005  # of a step: what changes less is not shown
+LESS = ("none", "minimal_with_context", "selective")  # rows that recompute little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ def levers(spec: RunSpec, engine: str, profile: Profile) -> list[Lever]:
         return []
     available = memory.available_bytes(spec, engine)
     found = []
-    for change, changed in _of_run(decided):
+    for change, changed in _of_run(decided, engine):
         if time := predict(changed, engine, profile):
             seconds = time.step_seconds * spec.tokens_per_step / changed.tokens_per_step
             fits = available is None or memory.per_device(changed, engine).total_bytes <= available
@@ -42,12 +44,12 @@ def levers(spec: RunSpec, engine: str, profile: Profile) -> list[Lever]:
     return sorted(matters, key=lambda each: (not each.fits, each.step_seconds))
 
 
-def _of_run(spec: RunSpec) -> Iterator[tuple[str, RunSpec]]:
+def _of_run(spec: RunSpec, engine: str) -> Iterator[tuple[str, RunSpec]]:
     batch, execution = spec.batch, spec.execution
-    for remat in ("none", "minimal_with_context"):
-        if remat != execution.remat:
-            changed = replace(execution, remat=remat, remat_modules=(), remat_kept=(), remat_offloaded=())
-            yield f"remat {remat} instead of {execution.remat}", replace(spec, execution=changed)
+    for row in rows(engine):
+        changed = with_row(execution, row)
+        if row[0] in LESS and changed != execution:
+            yield f"remat {show_row(changed)} instead of {show_row(execution)}", replace(spec, execution=changed)
     if spec.accumulation_steps % 2 == 0:
         micro = 2 * batch.micro_batch_size
         yield f"micro-batches of {micro}", replace(spec, batch=replace(batch, micro_batch_size=micro))
