@@ -48,12 +48,12 @@ class RunStarted(Event):
 
     `facts` holds what the report shows of it: versions, mesh, device memory, compile seconds and so on. A reader of
     logs from other trainers adds `family`, `source` (the file), and `clock`: "log" if the wall times are in the log,
-    "counted" if they only add up the seconds of the steps; `unannounced` if no line says that a program began, and
-    `steps_inferred` if the step numbers are those of a progress bar, `steps_redrawn` if each is the
-    description of one. `log` is "empty" or "no steps" for a process that
-    reports none, though its log should. `objective` is what the loss is of, where it is no cross-entropy and need not
-    fall: "policy"; `loss_optional` if the program may print none. `tokens_counted` says which tokens the steps count:
-    "all" of the batch, or only those in the "loss", without padding and prompts.
+    "counted" if they only add up the seconds of the steps; `unannounced` if no line says that a program began,
+    `start_inferred` if only such lines do, and no step follows, `steps_inferred` if the step numbers are those of a
+    progress bar, and `steps_redrawn` if each is the description of one. `log` is "empty" or "no steps" for a process
+    that reports none, though its log should. `objective` is what the loss is of, where it is no cross-entropy and need
+    not fall: "policy"; `loss_optional` if the program may print none. `tokens_counted` says which tokens the steps
+    count: "all" of the batch, or only those in the "loss", without padding and prompts.
     """
 
     kind: ClassVar[str] = "run_started"

@@ -53,6 +53,31 @@ def maxtext(first: int, last: int) -> list[str]:
     ]
 
 
+MEGATRON_STARTS = [
+    "using world size: 4, data-parallel size: 4, context-parallel size: 1, tensor-model-parallel size: 1",
+    "------------------------ arguments ------------------------",
+    "  train_iters ..................................... 50",
+    "-------------------- end of arguments ---------------------",
+]
+WHOLE = [*MEGATRON_STARTS, *megatron(1, 50, 50), MARKER]
+MAXTEXT_STARTS = ["System Information: Jax Version: 0.7.0", "Num_devices: 4, shape (1, 4)", "Config param steps: 50"]
+RESTORED = "restoring from this run's directory step {}"
+NANOCHAT_STARTS = "2025-10-16 20:17:42,749 - nanochat.common - INFO - Distributed world size: 8"
+
+
+def nanochat(steps: int) -> list[str]:
+    """Its scripts, which one shell script runs one after the other, all print the line that they start with."""
+    return [
+        NANOCHAT_STARTS,
+        f"Calculated number of iterations from target data:param ratio: {steps}",
+        *(
+            f"step {n:05d}/{steps:05d} ({n / steps:.2%}) | loss: {falling(n):.6f} | lrm: 1.00 | dt: 500.10ms | "
+            f"tok/sec: 1,048,366 | mfu: 46.91 | total time: {n / 120:.2f}m"
+            for n in range(steps)
+        ),
+    ]
+
+
 def main_log(last: int, *, every: int = 20, end: bool = True) -> list[str]:
     """llm.c's `main.log`: it evaluates every so many steps, and after the last."""
     text = ["s:0 tel:10.9000"]
@@ -133,6 +158,30 @@ CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
     "profile run, then the run": ("pass", [*megatron(1, 15, 15), *megatron(1, 50, 50)], OF_50),
     "profile run, then half of the run": ("fail", [*megatron(1, 15, 15), *megatron(1, 25, 50)], None),
     "the whole run, then half of another": ("fail", [*megatron(1, 50, 50), *megatron(1, 25, 50)], OF_50),
+    "the whole run, then a start": ("inconclusive", [*WHOLE, *MEGATRON_STARTS], None),
+    "the whole run, then a start, as was configured": ("inconclusive", [*WHOLE, *MEGATRON_STARTS], OF_50),
+    "the whole run, then a start, of MaxText": ("inconclusive", [*maxtext(0, 49), *MAXTEXT_STARTS], OF_50),
+    "the whole run, then a start with more steps left": (
+        "inconclusive", [*maxtext(0, 49), *MAXTEXT_STARTS, RESTORED.format(30)], None,
+    ),
+    "the whole run, then a start with nothing left to do": (
+        "pass", [*maxtext(0, 49), *MAXTEXT_STARTS, RESTORED.format(49)], OF_50,
+    ),
+    "the whole run, then a start that fails": ("died", [*WHOLE, *MEGATRON_STARTS, OOM], None),
+    "the whole run, then a start that says so": ("died", [*WHOLE, *MEGATRON_STARTS, EXIT_1], None),
+    "the whole run, then a start of something else": (
+        "inconclusive", [*maxtext(0, 49), "Config param steps: 150001", "Num_devices: 1, shape (1, 1)"], OF_50,
+    ),
+    "the whole run, then a start and its end": ("pass", [*WHOLE, *MEGATRON_STARTS, MARKER], None),
+    "the whole run, a start and its end, and another start": (
+        "inconclusive", [*WHOLE, *MEGATRON_STARTS, MARKER, *MEGATRON_STARTS], None,
+    ),
+    "the whole run, twice": ("pass", [*WHOLE, *WHOLE], None),
+    "half of the run, then a start": ("fail", [*megatron(1, 25, 50), *MEGATRON_STARTS], None),
+    "the whole run, then a tool that converts its checkpoint": (
+        "pass", [*WHOLE, *(line.replace(" 50", " None") for line in MEGATRON_STARTS)], None,
+    ),
+    "the whole run, then programs that evaluate it": ("pass", [*nanochat(50), NANOCHAT_STARTS, NANOCHAT_STARTS], None),
     "main.log with an evaluation out of turn": ("pass", main_log(49), None),
     "main.log with evaluations in turn": ("inconclusive", main_log(39), None),
     "main.log that is cut": ("inconclusive", main_log(49, end=False), None),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seatrial.events import TOTALS, Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
+from seatrial.events import IN_ORDER, TOTALS, Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
 from seatrial.logs.grammar import Family, Meaning, Note
 from seatrial.logs.numbers import commas_for, commas_of, quantity
 from seatrial.recording import Steps
@@ -49,10 +49,13 @@ class ProcessLog:
         self._last = -1  # step of this attempt; -1 before the first
         self._total: int | None = None
         self._begins = True  # the next step is the first of an attempt
+        self._launched = False  # a program began after the last step; neither a step nor an end of it has come
+        self._restored: int | None = None  # the step of the checkpoint that this program went on from
         self._full_batch: float | None = None  # that the batches grow up to
         self._ended = False
         self._eval_loss: float | None = None
         self._facts: dict[str, Any] = {}
+        self._facts_before: dict[str, Any] = {}  # of the program that did the last step
         self._figures: dict[str, float] = {}
         self._summary: dict[str, Any] = {}
         self._checkpoint: tuple[str, int, bool] | None = None  # the last one, and whether its time was given
@@ -186,14 +189,23 @@ class ProcessLog:
         """Another line of the family was read; `groups` is what it says."""
         late = self._hear_time(time)
         if note.means in ("facts", "start"):
-            if note.means == "start" and not self._begins and not late:
-                self._begins, self._facts = True, {}
+            if note.means == "start" and not late:
+                self._launch()
             self._learn({name: _fact(name, text) for name, text in groups.items() if text is not None})
             return ()
         texts = {name: str(text) for name, text in groups.items() if text is not None}
         commas = commas_of(texts.items())
         numbers = {name: quantity(text, commas=commas_for(name, commas)) for name, text in texts.items()}
         return _HANDLERS[note.means](self, note, _Said(groups, numbers, line))
+
+    def _launch(self) -> None:
+        """A program begins, if it is another one than that which is about to do its first step."""
+        if self._begins and (self._launched or not self.reports):
+            return
+        if not self._begins:
+            self._facts_before = self._facts
+        self._begins = self._launched = True
+        self._facts, self._restored = {}, None
 
     def _hear_time(self, time: float | None) -> bool:
         """Takes over the time of a note; whether it is a slower rank's, or was longer on its way, and so is late."""
@@ -227,7 +239,10 @@ class ProcessLog:
         evidence = said.line.strip()[:EVIDENCE]
         known = {name: value for name in TOTALS if (value := said.numbers.get(name)) is not None}
         totals = {name: value for name, value in known.items() if math.isfinite(value)}
-        return (RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=evidence, totals=totals or None),)
+        started = () if reason in IN_ORDER else self._started_in_vain()
+        self._launched = False
+        end = RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=evidence, totals=totals or None)
+        return (*started, end)
 
     def _take_eval(self, _: Note, said: _Said) -> Sequence[Event]:
         step, loss = said.numbers.get("step"), said.numbers.get("loss")
@@ -241,6 +256,8 @@ class ProcessLog:
     def _take_checkpoint(self, note: Note, said: _Said) -> Sequence[Event]:
         step, seconds = said.numbers.get("step"), said.numbers.get("seconds")
         at = int(step) if step is not None else max(0, self._last)
+        if note.action == "restore":
+            self._restored = at
         if self._checkpoint in ((note.action, at, True), (note.action, at, seconds is not None)):
             return ()  # another rank's word, or another format of it
         self._checkpoint = (note.action, at, seconds is not None)
@@ -260,10 +277,26 @@ class ProcessLog:
             facts = {**self._facts, "source": self._source, "clock": "counted", **self._summary}
             own = {name: facts.pop(name) for name in _RUN_FIELDS if name in facts}
             return [RunStarted(**self._when, facts=facts, **own)]
+        if started := self._started_in_vain():
+            return list(started)
         if self._ended or self.family is None or self._total is None or self._last != self._total:
             return []
         evidence = f"step {self._last} of {self._total} is the last of the log"
         return [RunEnded(**self._when, reason="completed", evidence=evidence)]
+
+    def _started_in_vain(self) -> Sequence[Event]:
+        """The start of a training that did no step, though it was to do some; none where there is no such.
+
+        One that does not say how many steps it plans may be any program: one that evaluates, converts, samples.
+        """
+        planned = self._facts.get("planned_steps") or self._facts.get("planned_by")
+        if not self._launched or self.family is None or not planned:
+            return ()
+        last_planned = self.family.counted_from + planned - 1 if isinstance(planned, int) else math.inf
+        if self._restored is not None and self._restored >= last_planned:
+            return ()  # nothing was left to do
+        self._facts = self._facts_before  # what this one says of itself may be another program's
+        return (self._start(self.family, self._total, timed=self._clock == "log", said={"start_inferred": True}),)
 
     def _is_copy(self, step: int, seconds: float | None, loss: float | None) -> bool:
         """True if the line repeats a recent one: another rank prints it too, or a doubled print."""
@@ -274,7 +307,7 @@ class ProcessLog:
 
     def _start(self, family: Family, total: int | None, *, timed: bool, said: Mapping[str, bool]) -> RunStarted:
         announced = self._begins
-        self.family, self._begins, self._total = family, False, total
+        self.family, self._begins, self._launched, self._total = family, False, False, total
         self._recent = [None] * RANKS_APART
         self._attempt += 1
         self._clock = "log" if timed else "counted"

@@ -65,9 +65,10 @@ class Completion:
     word, or else the worst that a process said. `diagnosis` is what ended the run; where it was interrupted, only what
     the scheduler did to it.
     `compared` is what the processes say of themselves that could be compared with the configuration, and `differences`
-    where it is not that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`:
-    an evaluation ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned;
-    `time_spent`: it was not an evaluation but the trainer's own limit of time.
+    where it is not that; None where none says anything. `idle`: it was started again and did no step;
+    `perhaps_idle`: behind its last step the log has what a training prints at its start, which may be another program's
+    or another host's. `stopped_early`: an evaluation ended the run, as it was asked to, before `early_of` steps, if it
+    is known how many were planned; `time_spent`: it was not an evaluation but the trainer's own limit of time.
     `last_eval_loss` is what the last evaluation found, `target_eval_loss` what it has to come down to; `evaluations`
     are the step and the loss of each that reports one. Where a score decides, `last_score` says what it came to last,
     and `last_shortfall` how far it is from its target (`events.Eval`). `time_to_train_seconds` is how long it took
@@ -108,6 +109,7 @@ class Completion:
     by_block: bool = False
     compared: tuple[str, ...] = ()
     idle: bool = False
+    perhaps_idle: bool = False
     unrecognised: bool = False
     lines_counted: bool = False
     guessed: str = ""
@@ -142,7 +144,7 @@ class Completion:
         """
         last = [process.last_step for process in self.processes if process.last_step is not None]
         planned = self.last_planned_step
-        if not last or planned is None or self.idle:
+        if not last or planned is None or self.idle or self.perhaps_idle:
             return False
         if self.stopped_early and self.from_other_trainer:  # which may not tell of every step
             return True
@@ -170,6 +172,7 @@ def measure_completion(
         compared, differences = _steps_compared(planned_steps, goal.counted_from, started)
     no_step = records.launcher is None and not any(record.steps for record in records.all)
     interrupted = end is not None and end.reason == "interrupted"
+    inferred = main.facts.get("start_inferred") is True
     return Completion(
         planned_steps=goal.planned,
         counted_from=goal.counted_from,
@@ -191,7 +194,8 @@ def measure_completion(
         from_other_trainer=main.from_other_trainer,
         evidence=end.evidence if end else "",
         compared=compared,
-        idle=main.idle,
+        idle=main.idle and not inferred,
+        perhaps_idle=main.idle and inferred,
         stopped_early=goal.stopped_early,
         time_spent=goal.stopped_early and main.reason == "time_spent",
         early_of=goal.early_of,
