@@ -230,6 +230,37 @@ def test_a_pause_between_steps_is_no_contradiction_of_the_clock() -> None:
     assert identity(measured([begun, *run]), "clock").agreement == "agree"
 
 
+JUMPS: dict[str, Callable[[int], float]] = {
+    "the end of summer time": lambda n: -3600.0 if n > 20 else 0.0,
+    "its beginning": lambda n: 3600.0 if n > 20 else 0.0,
+    "a clock that was corrected": lambda n: -2.0 if n > 20 else 0.0,
+    "a checkpoint": lambda n: 45.0 if n > 20 else 0.0,
+    "two checkpoints": lambda n: 45.0 * (n // 20),
+}
+
+
+@pytest.mark.parametrize("decimals", [0, 3])
+@pytest.mark.parametrize(("pace", "agreement"), [(1, "agree"), (1.1, "doubt"), (3, "doubt"), (0.5, "doubt")])
+@pytest.mark.parametrize("name", JUMPS)
+def test_a_clock_that_jumps_is_held_against_the_seconds_before_and_behind(
+    name: str, pace: float, agreement: str, decimals: int
+) -> None:
+    run = [
+        replace(
+            step, wall_time=float(round(START + pace * (step.wall_time - START) + JUMPS[name](step.step), decimals))
+        )
+        for step in log(LLAMA)
+    ]
+    begun = events.RunStarted(wall_time=START, facts={"clock": "log"})
+    assert identity(measured([begun, *run]), "clock").agreement == agreement
+
+
+def test_lines_that_come_twenty_at_a_time_are_no_jumps_of_the_clock() -> None:
+    run = [events.Step(step=n, seconds=1.0, wall_time=round(START) + n // 20 * 20.0) for n in range(1200)]
+    begun = events.RunStarted(wall_time=START, facts={"clock": "log"})
+    assert identity(measured([begun, *run], make_spec(steps=1200)), "clock").agreement == "agree"
+
+
 def test_steps_that_were_only_dispatched_are_held_to_what_their_decimals_say() -> None:
     """MaxText's seconds are from dispatch to dispatch: some steps seem to take milliseconds, of which it prints one."""
 

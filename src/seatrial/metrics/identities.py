@@ -7,7 +7,7 @@ batch or device than the configuration's, or that a figure in it cannot be belie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -29,6 +29,7 @@ OTHER_MODEL = 2.0  # times the FLOPs of the model: no way of counting explains t
 FEWEST_CLOCKED = 5
 DIGITS_LOST = 0.01  # of a number of three digits, at the most: half of the last one, twice
 LATEST = 3  # lines: MaxText prints a step's line while it waits for the one before the last
+JUMP = 2.0  # times the time of a step by its word: a longer one between two lines is no pace
 WHOLE_SECONDS, MILLISECONDS = 1.0, 0.001
 
 Agreement = Literal["agree", "doubt", "contradiction"]
@@ -281,13 +282,28 @@ def _clock(facts: Facts) -> Identity | None:
     if len(logged) < FEWEST_CLOCKED + LATEST or not np.all(np.isfinite(logged)):
         return None
     together = resolution > TOLERANCE * np.median(logged)  # too coarse for single steps
-    slack = resolution / float(logged.sum() if together else np.median(logged))
-    if slack > TOLERANCE:
+    if resolution / float(logged.sum() if together else np.median(logged)) > TOLERANCE:
         return None
-    ratios = []
+    found: list[tuple[float, float]] = []
     for late in range(LATEST + 1):
         by_clock, by_word = elapsed[: len(elapsed) - late], logged[late:]
-        ratios.append(float(by_clock.sum() / by_word.sum() if together else np.median(by_clock / by_word)))
-    ratio = min(ratios, key=lambda found: abs(found - 1))
+        if together:
+            found += _paces(by_clock, by_word, resolution)
+        else:
+            found.append((float(np.median(by_clock / by_word)), resolution / float(np.median(logged))))
+    ratio, slack = min(found, key=lambda pace: abs(pace[0] - 1) - pace[1])
     sentence = f"By the clock of the log, a step takes {ratio:.1%} of the time that the log says."
     return _identity("clock", abs(ratio - 1) <= TOLERANCE + slack, "doubt", sentence, ratio, 1.0)
+
+
+def _paces(by_clock: Values, by_word: Values, resolution: float) -> Iterator[tuple[float, float]]:
+    """The ratio of the times together and its rounding; where the clock jumps at a few of them, that without these too.
+
+    It jumps where it is set to another time, and where something else took time between two steps.
+    """
+    usual = (by_clock >= 0) & (by_clock <= JUMP * by_word + resolution)
+    jumps = len(usual) - int(usual.sum())
+    yield float(by_clock.sum() / by_word.sum()), resolution / float(by_word.sum())
+    if 0 < jumps <= OFTEN * len(usual):  # each stretch between two of them is rounded for itself
+        word = float(by_word[usual].sum())
+        yield float(by_clock[usual].sum()) / word, (jumps + 1) * resolution / word
