@@ -146,6 +146,25 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         assert "pattern.toml" in done.stderr
 
 
+@pytest.mark.parametrize("step", [r"(?:step (?P<step>\d+) )?", r"(?:step )?(?P<step>\d*) ?"])
+def test_a_line_in_which_the_pattern_finds_no_step_is_none(step: str, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("".join(f"step {n} loss {4 - n / 9:.3f}\n" for n in range(1, 9)) + "loss 3.1\n")
+    record = logs.read(
+        [tmp_path / "log.txt"], logs.read_pattern(pattern(tmp_path, f"step = '{step}loss (?P<loss>\\S+)'"))
+    )
+    assert [event.step for event in steps(record)] == list(range(1, 9))
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = pattern(tmp_path, STEP)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert logs.read_pattern(path).families[0].name == "mine"
+    path.write_bytes(path.read_bytes() + b"stpe = ''\n")
+    with pytest.raises(InputError) as caught:
+        logs.read_pattern(path)
+    assert str(caught.value.problems[0].mark) == f"{path}:3:1"
+
+
 @pytest.mark.parametrize("step", [r"step (?P<step>\d+) (\w+\s?)*$", r"(?P<step>\d+) (.*.*)*#", r"(?P<step>\d+)(a|a)*$"])
 def test_a_pattern_that_never_ends_is_refused(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_limit, "SECONDS", 0.5)

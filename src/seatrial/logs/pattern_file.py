@@ -55,7 +55,7 @@ class _Pattern:
                 content = file.read(MAX_BYTES + 1)
             if len(content) > MAX_BYTES:
                 self._refuse("", f"it has more than {MAX_BYTES:,} bytes", "name a pattern file, not a log")
-            self._text = content.decode("utf-8")
+            self._text = content.decode("utf-8-sig")
             self._data = tomllib.loads(self._text)
         except OSError as error:
             why = f"it cannot be read: {reason_of(error)}"

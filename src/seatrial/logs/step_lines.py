@@ -35,8 +35,12 @@ class Remark(NamedTuple):
 
 
 def readings_of(family: Family, text: str) -> Iterator[Reading]:
-    """The step lines in a line: more than one where prints are glued."""
-    heads = list(family.head.finditer(text))
+    """The step lines in a line: more than one where prints are glued.
+
+    A user's own pattern may match lines in which no step is named: these are none.
+    """
+    numbered = "step" in family.head.groupindex
+    heads = [head for head in family.head.finditer(text) if not numbered or head["step"]]
     ends = [*(head.start() for head in heads[1:]), len(text)]
     for head, next_head in zip(heads, ends, strict=False):
         end = min(next_head, head.end() + LONGEST_STEP)
