@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -540,6 +541,9 @@ def main() -> None:
     """Runs the command line; every error is one message without a traceback, and ends in its exit code."""
     if "_SEATRIAL_COMPLETE" in os.environ:  # a shell asks
         _complete()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # of Latin-1, in which there is no ✓
     gc.set_threshold(100_000)  # what is imported stays: looking through it for garbage is an eighth of a short command
     try:
         sys.exit(app.main(standalone_mode=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from seatrial import events
+from seatrial.cli import main
 from seatrial.commands.judge import judge_run
 from seatrial.commands.report import report_run
 from seatrial.events import RunEnded
@@ -286,6 +289,19 @@ def test_overrides_are_of_the_configuration(folder: Path) -> None:
 def started(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "seatrial", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True, timeout=120)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_an_encoding_without_the_signs_of_the_report_shows_the_rest(
+    folder: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "argv", ["seatrial", "judge", str(write(folder, megatron()))])
+    with redirect_stdout(out), pytest.raises(SystemExit) as ended:
+        main()
+    out.seek(0)
+    assert ended.value.code == 0
+    assert "? passed  " in out.read()
 
 
 def test_parse_prints_events(folder: Path) -> None:
