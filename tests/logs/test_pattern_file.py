@@ -155,6 +155,15 @@ def test_a_line_in_which_the_pattern_finds_no_step_is_none(step: str, tmp_path: 
     assert [event.step for event in steps(record)] == list(range(1, 9))
 
 
+def test_a_start_behind_the_last_step_keeps_a_log_from_passing(tmp_path: Path) -> None:
+    ran = [f"step {n}/20 loss {5 - n / 9:.3f} dt 1000.{n % 5}ms" for n in range(1, 21)]
+    pattern(tmp_path, STEP, "start = 'minitrain begins'", "end = 'minitrain is done'")
+    for behind, code in (([], 0), (["minitrain begins"], 6), (["minitrain begins", "minitrain is done"], 0)):
+        (tmp_path / "train.log").write_text("\n".join(["minitrain begins", *ran, *behind, ""]))
+        done = seatrial("judge", "train.log", "--pattern", "pattern.toml", cwd=tmp_path)
+        assert done.returncode == code, done.stdout
+
+
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     path = pattern(tmp_path, STEP)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())

@@ -59,6 +59,7 @@ MEGATRON_STARTS = [
     "  train_iters ..................................... 50",
     "-------------------- end of arguments ---------------------",
 ]
+TRAINS = "[before the start of training step] datetime: 2026-03-01 11:20:00"
 WHOLE = [*MEGATRON_STARTS, *megatron(1, 50, 50), MARKER]
 MAXTEXT_STARTS = ["System Information: Jax Version: 0.7.0", "Num_devices: 4, shape (1, 4)", "Config param steps: 50"]
 RESTORED = "restoring from this run's directory step {}"
@@ -161,6 +162,9 @@ CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
     "the whole run, then a start": ("inconclusive", [*WHOLE, *MEGATRON_STARTS], None),
     "the whole run, then a start, as was configured": ("inconclusive", [*WHOLE, *MEGATRON_STARTS], OF_50),
     "the whole run, then a start, of MaxText": ("inconclusive", [*maxtext(0, 49), *MAXTEXT_STARTS], OF_50),
+    "the whole run, then a start that counts samples": (
+        "inconclusive", [*WHOLE, *(line.replace(" 50", " None") for line in MEGATRON_STARTS), TRAINS], None,
+    ),
     "the whole run, then a start with more steps left": (
         "inconclusive", [*maxtext(0, 49), *MAXTEXT_STARTS, RESTORED.format(30)], None,
     ),

@@ -50,7 +50,8 @@ class Note:
 
     facts       of the run: fields of `events.RunStarted`, `sequence_length`, `global_batch_size`, or any other name;
                 `versions__jax` is "jax" of `versions`; `planned_by__verl_sft` counts only for steps of that family
-    start       a program begins (again): the next step belongs to a new attempt; groups as for facts
+    start       a program begins (again): the next step belongs to a new attempt; groups as for facts. `trains`: it can
+                only be a training, as can one that says how many steps it plans
     end         the run ended by itself, or with `exit_code`, or for another `reason` of `events.RunEnded`
     eval        groups step, loss, seconds; score and shortfall as in `events.Eval`
     checkpoint  groups step, seconds; `action` is "save" or "restore"
@@ -63,13 +64,12 @@ class Note:
     pattern: re.Pattern[str]
     action: str = "save"
     per: float = 1.0
+    trains: bool = False
 
 
-def note(
-    means: Meaning, literal: str, pattern: str | re.Pattern[str] = "", *, action: str = "save", per: float = 1.0
-) -> Note:
-    """A row of a table of notes; without a pattern, the literal says it all."""
-    return Note(means=means, literal=literal, pattern=re.compile(pattern or re.escape(literal)), action=action, per=per)
+def note(means: Meaning, literal: str, pattern: str | re.Pattern[str] = "", **more: Any) -> Note:
+    """A row of a table of notes, with `more` fields; without a pattern, the literal says it all."""
+    return Note(means=means, literal=literal, pattern=re.compile(pattern or re.escape(literal)), **more)
 
 
 NEVER = re.compile(r"(?!)")  # matches nothing

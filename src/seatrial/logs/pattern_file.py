@@ -165,7 +165,7 @@ class _Pattern:
         self._check_groups(key, pattern, needed, (*needed, *known))
         if pattern.match(""):
             self._refuse(key, "it matches an empty line, so any", "say what such a line has in it")
-        return Note(means=means, literal="", pattern=pattern)
+        return Note(means=means, literal="", pattern=pattern, trains=True)
 
 
 def _meant(name: str, known: Collection[str]) -> str:

@@ -50,6 +50,7 @@ class ProcessLog:
         self._total: int | None = None
         self._begins = True  # the next step is the first of an attempt
         self._launched = False  # a program began after the last step; neither a step nor an end of it has come
+        self._trains = False  # it can only be a training
         self._restored: int | None = None  # the step of the checkpoint that this program went on from
         self._full_batch: float | None = None  # that the batches grow up to
         self._ended = False
@@ -190,7 +191,7 @@ class ProcessLog:
         late = self._hear_time(time)
         if note.means in ("facts", "start"):
             if note.means == "start" and not late:
-                self._launch()
+                self._launch(trains=note.trains)
             self._learn({name: _fact(name, text) for name, text in groups.items() if text is not None})
             return ()
         texts = {name: str(text) for name, text in groups.items() if text is not None}
@@ -198,14 +199,14 @@ class ProcessLog:
         numbers = {name: quantity(text, commas=commas_for(name, commas)) for name, text in texts.items()}
         return _HANDLERS[note.means](self, note, _Said(groups, numbers, line))
 
-    def _launch(self) -> None:
+    def _launch(self, *, trains: bool) -> None:
         """A program begins, if it is another one than that which is about to do its first step."""
-        if self._begins and (self._launched or not self.reports):
-            return
-        if not self._begins:
-            self._facts_before = self._facts
-        self._begins = self._launched = True
-        self._facts, self._restored = {}, None
+        if not self._begins or (self.reports and not self._launched):
+            if not self._begins:
+                self._facts_before = self._facts
+            self._begins = self._launched = True
+            self._facts, self._restored, self._trains = {}, None, False
+        self._trains |= trains
 
     def _hear_time(self, time: float | None) -> bool:
         """Takes over the time of a note; whether it is a slower rank's, or was longer on its way, and so is late."""
@@ -256,7 +257,7 @@ class ProcessLog:
     def _take_checkpoint(self, note: Note, said: _Said) -> Sequence[Event]:
         step, seconds = said.numbers.get("step"), said.numbers.get("seconds")
         at = int(step) if step is not None else max(0, self._last)
-        if note.action == "restore":
+        if note.action == "restore" and step is not None:
             self._restored = at
         if self._checkpoint in ((note.action, at, True), (note.action, at, seconds is not None)):
             return ()  # another rank's word, or another format of it
@@ -287,12 +288,12 @@ class ProcessLog:
     def _started_in_vain(self) -> Sequence[Event]:
         """The start of a training that did no step, though it was to do some; none where there is no such.
 
-        One that does not say how many steps it plans may be any program: one that evaluates, converts, samples.
+        One that neither says so nor how many steps it plans may be any program: one that evaluates, converts, samples.
         """
-        planned = self._facts.get("planned_steps") or self._facts.get("planned_by")
-        if not self._launched or self.family is None or not planned:
+        planned = self._facts.get("planned_steps")
+        if not self._launched or self.family is None or not (self._trains or planned or "planned_by" in self._facts):
             return ()
-        last_planned = self.family.counted_from + planned - 1 if isinstance(planned, int) else math.inf
+        last_planned = self.family.counted_from + planned - 1 if planned else self._last
         if self._restored is not None and self._restored >= last_planned:
             return ()  # nothing was left to do
         self._facts = self._facts_before  # what this one says of itself may be another program's

@@ -53,7 +53,7 @@ _NOTES = (
     note("start", "using world size: ", r"\busing world size: (?P<num_devices>\d+)"),
     note("start", " arguments ---", r"-{8} (?:[\w-]{1,30} )?arguments -{8}"),
     note("start", "[before the start of training step] datetime:",
-         r"\[before the start of training step\] datetime: [-\d]+ [\d:.]+"),
+         r"\[before the start of training step\] datetime: [-\d]+ [\d:.]+", trains=True),
     # A launcher or a scheduler that starts the program again.
     note("start", "will restart worker group",
          r"Worker group \w+\. (?P<restarts_left>\d+)/\d+ attempts left; will restart worker group"),

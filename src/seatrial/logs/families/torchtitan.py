@@ -51,7 +51,7 @@ _NOTES = (
          r"(?:, gradient[ _]accumulation[ _]steps:? (?P<accumulation_steps>\d+))?"
          r"(?:, sequence length (?P<sequence_length>\d+))?, total steps (?P<planned_steps>\d+)\b"),
     note("start", "tokens per train step", r"(?P<tokens_per_step>\d+) tokens per train step"),
-    note("start", "Training starts at step ", r"Training starts at step \d+"),
+    note("start", "Training starts at step ", r"Training starts at step \d+", trains=True),
     note("eval", "validate step:",
          re.compile(rf"validate step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>{NUMBER})(?=\s)", re.IGNORECASE)),
     note("checkpoint", "Finished saving the checkpoint",

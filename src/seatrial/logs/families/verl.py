@@ -42,7 +42,7 @@ FAMILY = Family(
     objective="policy",
     notes=(
         *NOTES,
-        note("start", "Setting global step to ", r"Setting global step to \d+"),
+        note("start", "Setting global step to ", r"Setting global step to \d+", trains=True),
         note("checkpoint", "Setting global step to ", r"Setting global step to (?P<step>\d+)", action="restore"),
     ),
 )
