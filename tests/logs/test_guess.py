@@ -219,6 +219,19 @@ def test_steps_that_begin_anew_with_each_epoch_are_those_of_the_run(
     assert judged(tmp_path, text[:20], "generic").outcome == ("fail" if planned else "inconclusive")
 
 
+@pytest.mark.parametrize("stride", [1, 5])
+def test_an_epoch_whose_steps_count_from_0_has_one_more_than_its_last_line_says(stride: int, tmp_path: Path) -> None:
+    text = [
+        f"Epoch: {epoch} | Step: {step} | Loss: {loss_at(epoch * 20 + step):.4f}"
+        for epoch in range(3)
+        for step in range(0, 20, stride)
+    ]
+    (tmp_path / "log.txt").write_text("\n".join(text) + "\n")
+    record = logs.read([tmp_path / "log.txt"], "generic")
+    assert [each.step for each in steps(record)] == list(range(0, 60, stride))
+    assert len([each for each in record if isinstance(each, RunStarted)]) == 1
+
+
 def test_a_line_for_each_epoch_will_do(tmp_path: Path) -> None:
     text = [f"Epoch {n}/{N} | train loss {loss_at(n):.4f} | val loss {loss_at(n):.4f}" for n in range(1, N + 1)]
     assert judged(tmp_path, text).outcome == "inconclusive"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from seatrial.logs.epoch_count import EpochCount
 from seatrial.logs.grammar import END, Field, Found, Reading
 from seatrial.logs.guess_keys import values_in
 
@@ -25,25 +26,23 @@ _OVER = re.compile(
 class EpochSteps:
     """A `custom_reader`: the steps of all epochs before are added to each.
 
-    `head` finds the step, and maybe its total; `epoch` the epoch, and maybe the `total` of these. Without a total, an
-    epoch has as many steps as its last line says. The run is at its end when its last epoch is said to be over, if the
-    configuration or that line says how many there are.
+    `head` finds the step, and maybe its total; `epoch` the epoch, and maybe the `total` of these. The run is at its end
+    when its last epoch is said to be over, if the configuration or that line says how many there are.
     """
 
     def __init__(self, head: re.Pattern[str], epoch: re.Pattern[str], fields: Mapping[str, Field]) -> None:
         self._head, self._epoch, self._fields = head, epoch, fields
-        self._before = 0  # steps of the epochs before this one
-        self._last: tuple[int, int] | None = None  # the epoch and the step of the last line
-        self._first = 1  # epoch of this run
+        self._count = EpochCount()
+        self._last: int | None = None  # epoch
         self._asked = 0  # epochs, by the configuration
 
     def __call__(self, line: str) -> Iterator[Found]:
         yield from self._step(line)
         if asked := _ASKED.search(line):
             self._asked = int(asked[1])
-        if (over := _OVER.search(line)) and self._last and self._last[0] == int(over["epoch"]):
+        if (over := _OVER.search(line)) and self._last == int(over["epoch"]):
             epochs = int(over["epochs"] or 0) or self._asked
-            if epochs and int(over["epoch"]) == epochs - (self._first == 0):
+            if epochs and int(over["epoch"]) == epochs - (self._count.first_epoch == 0):
                 yield END, {"planned_epochs": str(epochs)}
 
     def _step(self, line: str) -> Iterator[Found]:
@@ -54,10 +53,7 @@ class EpochSteps:
         groups = found.groupdict()
         step, total = int(groups["step"].replace(",", "")), groups.get("total")
         now, epochs = int(epoch["epoch"]), epoch["total"]
-        if self._last is None or now < self._last[0]:  # the first run, or another one
-            self._before, self._first = 0, now
-        elif self._last and now > self._last[0] and step <= self._last[1]:
-            self._before += int(total) if total else self._last[1]
-        self._last = (now, step)
+        of_run = self._count.step_of_run(now, step, int(total) if total else None)
+        self._last = now
         of = {"total": int(total) * int(epochs)} if total and epochs else {}
-        yield Reading(values={"step": self._before + step, **of, **values}, alike=False)
+        yield Reading(values={"step": of_run, **of, **values}, alike=False)
