@@ -346,3 +346,98 @@ def test_standard_input_may_be_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(json.dumps(ROWS["W&B"][0](n)) + "\n" for n in range(20)).encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
     assert [step.step for step in logs.parse_file(Path("-")) if isinstance(step, Step)] == list(range(5, 101, 5))
+
+
+def judged(path: Path, planned_steps: int | None = None) -> verdict.Verdict:
+    found = metrics.measure(logs.read([path]), None, planned_steps=planned_steps)
+    return verdict.judge(found, None, rehearsal="")
+
+
+def by_epoch(first: int, *, length: int = 20, epochs: int = 3, **others: Any) -> list[dict[str, Any]]:
+    """Rows of a loop that numbers the batches of each epoch."""
+    return [
+        {"epoch": epoch, "step": step, **others, "loss": loss_at(epoch * length + step)}
+        for epoch in range(epochs)
+        for step in range(first, first + length)
+    ]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("write", [write_lines, write_table])
+def test_steps_that_begin_again_with_each_epoch_are_those_of_the_run(
+    first: int, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = by_epoch(first)
+    record = logs.read([write(tmp_path / "metrics", rows)])
+    assert [step.step for step in steps(record)] == list(range(first, 60 + first))
+    assert started(record).attempt == 1
+    assert judged(tmp_path / "metrics").outcome == "inconclusive"
+    assert judged(tmp_path / "metrics", 60).outcome == "pass"
+    rows[10]["loss"] = math.nan
+    found = judged(write(tmp_path / "broken", rows))
+    assert (found.outcome, found.headline) == ("fail", f"The loss became nan at step {10 + first}.")
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(0, 1), st.data())
+def test_a_run_that_is_resumed_in_an_epoch_goes_on_there(lengths: list[int], first: int, data: st.DataObject) -> None:
+    rows = [
+        {"epoch": epoch, "step": step, "loss": loss_at(step), "true": sum(lengths[:epoch]) + step}
+        for epoch, length in enumerate(lengths)
+        for step in range(first, length + first)
+    ]
+    end, again = (data.draw(st.integers(1, len(rows))) for _ in range(2))
+    rows = [*rows[:end], *rows[min(end, again) :]]
+    with TemporaryDirectory() as folder:
+        record = logs.read([write_lines(Path(folder) / "a.jsonl", rows)])
+    assert {step.step for step in steps(record)} == {row["true"] for row in rows}
+
+
+def test_regular_lines_of_an_epoch_go_on_in_the_next(tmp_path: Path) -> None:
+    every: dict[tuple[int, ...], list[int]] = {  # lines of an epoch → those of the run
+        (0, 5, 10, 15): [0, 5, 10, 15, 20, 25, 30, 35],
+        (1, 6, 11, 16): [1, 6, 11, 16, 21, 26, 31, 36],
+        (5, 10, 15, 20): [5, 10, 15, 20, 25, 30, 35, 40],
+        (1, 5, 10, 15): [1, 5, 10, 15, 16, 20, 25, 30],  # with its first one
+        (5, 10, 15, 17): [5, 10, 15, 17, 22, 27, 32, 34],  # with its last one
+        (0, 5, 10, 14): [0, 5, 10, 14, 15, 20, 25, 29],
+        (7,): [7, 14],
+    }
+    for lines, of_run in every.items():
+        rows = [{"epoch": epoch, "iter": step, "loss": loss_at(step)} for epoch in (1, 2) for step in lines]
+        assert [step.step for step in steps(logs.read([write_lines(tmp_path / "a.jsonl", rows)]))] == of_run
+
+
+def test_a_total_beside_the_step_of_an_epoch_is_the_epochs_or_the_runs(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", by_epoch(1, total_steps=20))
+    assert started(logs.read([path])).planned_steps is None
+    assert (judged(path).outcome, judged(path, 60).outcome, judged(path, 80).outcome) == (
+        "inconclusive",
+        "pass",
+        "fail",
+    )
+    path = write_lines(tmp_path / "b.jsonl", by_epoch(1, total_steps=60))
+    assert (started(logs.read([path])).planned_steps, judged(path).outcome) == (60, "pass")
+    path = write_lines(tmp_path / "c.jsonl", by_epoch(1, total_steps=20, epochs=1))
+    assert (started(logs.read([path])).planned_steps, judged(path).outcome) == (20, "pass")
+    # Of epochs of the run's own steps, and of one that ends early.
+    rows = [{"epoch": n // 20, "step": n + 1, "max_steps": 60, "loss": loss_at(n)} for n in range(60)]
+    assert judged(write_lines(tmp_path / "d.jsonl", rows)).outcome == "pass"
+    assert judged(write_lines(tmp_path / "e.jsonl", rows[:50])).outcome == "fail"
+
+
+def test_a_row_without_a_loss_begins_no_epoch(tmp_path: Path) -> None:
+    """A validation may be numbered by its epoch, beside steps of the run."""
+    rows: list[dict[str, Any]] = [{"epoch": n // 20, "step": n, "loss": loss_at(n)} for n in range(60)]
+    rows.insert(20, {"epoch": 1, "step": 1, "val_loss": 3.0})
+    assert [step.step for step in steps(logs.read([write_lines(tmp_path / "a.jsonl", rows)]))] == list(range(60))
+    counted = by_epoch(1)
+    counted.insert(40, {"epoch": 1, "step": 20, "val_loss": 3.0})
+    record = logs.read([write_lines(tmp_path / "b.jsonl", counted)])
+    assert [event.step for event in record if isinstance(event, Eval)] == [40]
+
+
+def test_an_epoch_with_a_fraction_is_beside_a_step_of_the_run(tmp_path: Path) -> None:
+    """A run begun again after another one on less data: its step goes back while its epoch goes on."""
+    rows = [{"epoch": n / 20, "step": n, "loss": loss_at(n)} for n in range(1, 41)]
+    rows += [{"epoch": n / 4, "step": n, "loss": loss_at(n)} for n in range(12, 17, 4)]
+    assert [step.step for step in steps(logs.read([write_lines(tmp_path / "a.jsonl", rows)]))][-2:] == [12, 16]

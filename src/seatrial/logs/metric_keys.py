@@ -20,6 +20,7 @@ STEP = (
     "step", "current_steps", "iteration", "iter", "train_iter", "update", "num_updates", "_step",
 )  # fmt: skip
 TOTAL = ("max_steps", "total_steps", "train_iters", "planned_steps")
+EPOCH = ("epoch", "train/epoch")
 TIME = ("_timestamp", "timestamp", "wall_time", "time")  # seconds since the epoch
 EVAL_LOSS = (
     "eval_loss", "eval/loss", "val_loss", "val/loss", "valid_loss", "valid/loss", "validation_loss", "validation/loss",
@@ -67,6 +68,7 @@ _FIELDS: Mapping[str, tuple[Field, tuple[str, ...]]] = {
     "consumed_tokens": (Field(name="consumed_tokens"), ("consumed_tokens", "num_input_tokens_seen")),
 }  # fmt: skip
 FIELDS: tuple[tuple[str, Field], ...] = tuple((key, field) for field, keys in _FIELDS.values() for key in keys)
+LOSS = _FIELDS["loss"][1]
 SPEEDS = ("seconds", "tokens_per_second_per_device", "tflops_per_second_per_device")
 
 Row = Mapping[str, Any]  # a value of JSON, or the text of a cell, by its key

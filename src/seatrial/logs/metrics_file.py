@@ -19,6 +19,7 @@ from seatrial.events import FIRST_CLOCK, Event
 from seatrial.logs.families import transformers
 from seatrial.logs.grammar import END, EVAL, FACTS, Family
 from seatrial.logs.metric_keys import EVAL_LOSS, FIELDS, SPEEDS, STEP, TIME, TOTAL, Row, first, number, plain, values_of
+from seatrial.logs.metric_rows import of_whole_runs
 from seatrial.logs.numbers import CUT, quantity
 from seatrial.logs.process_log import ProcessLog
 
@@ -88,7 +89,7 @@ def rows_in(kind: Kind, lines: Iterable[str]) -> Iterator[Row]:
 def read_rows(rows: Iterable[Row], *, process: int, source: str, spelling: Spelling = KNOWN) -> Iterator[Event]:
     """The events of rows, as they come."""
     log = ProcessLog(process, source, "", None, {})
-    for row in _by_step(map(spelling.read, rows)):
+    for row in _by_step(of_whole_runs(map(spelling.read, rows))):
         yield from _read_end(log, row) if _END_KEY in row else _read_row(log, spelling.family, row)
     yield from log.finish()
 
