@@ -441,3 +441,92 @@ def test_an_epoch_with_a_fraction_is_beside_a_step_of_the_run(tmp_path: Path) ->
     rows = [{"epoch": n / 20, "step": n, "loss": loss_at(n)} for n in range(1, 41)]
     rows += [{"epoch": n / 4, "step": n, "loss": loss_at(n)} for n in range(12, 17, 4)]
     assert [step.step for step in steps(logs.read([write_lines(tmp_path / "a.jsonl", rows)]))][-2:] == [12, 16]
+
+
+def test_an_mfu_is_a_fraction_or_percent(tmp_path: Path) -> None:
+    """nanoGPT and OLMo-core write percent; the first of nanoGPT's are -100, the first of others -1."""
+    for key, written, read in (
+        ("mfu", 41.5, 0.415), ("throughput/device/MFU", 41.5, 0.415), ("mfu", 0.415, 0.415), ("mfu(%)", 0.5, 0.005),
+        ("mfu(%)", 150.0, 1.5), ("mfu", -100.0, None), ("mfu", -1.0, None),
+    ):  # fmt: skip
+        rows = [{"_step": n, "train/loss": loss_at(n), key: written} for n in range(1, 31)]
+        path = write_lines(tmp_path / "a.jsonl", rows)
+        assert steps(logs.read([path]))[0].reported.get("mfu") == (read and pytest.approx(read))
+        assert judged(path, 30).outcome == ("fail" if read == 1.5 else "pass")
+
+
+def test_a_table_of_a_data_frame_has_a_number_before_each_row(tmp_path: Path) -> None:
+    rows = [{"": n, "_step": n + 1, "train/loss": loss_at(n)} for n in range(20)]
+    path = write_table(tmp_path / "history.csv", rows)
+    assert path.read_text().startswith(",_step,train/loss\n0,1,")
+    assert [step.step for step in steps(logs.read([path]))] == list(range(1, 21))
+    unknown = write_table(tmp_path / "other.csv", [{"": n, "b": n * 2, "sft loss": loss_at(n)} for n in range(20)])
+    record = logs.read([unknown])
+    assert [step.step for step in steps(record)] == [2 * n for n in range(20)]
+    assert "'b' for the step" in started(record).facts["guessed"]
+    (tmp_path / "no.csv").write_text(",loss\n" + "".join(f"{n},{loss_at(n)}\n" for n in range(20)))
+    assert steps(logs.read([tmp_path / "no.csv"])) == []
+
+
+def test_a_comma_in_a_table_of_semicolons_is_a_decimal_one(tmp_path: Path) -> None:
+    def with_comma(value: float) -> str:
+        return f"{value:.3f}".replace(".", ",")
+
+    rows = [
+        {"step": n, "loss": with_comma(loss_at(n) + 8), "val_loss": with_comma(9.125), "step_time_s": "1,202",
+         "consumed_tokens": "1,024"}
+        for n in range(1, 21)
+    ]  # fmt: skip
+    record = logs.read([write_table(tmp_path / "a.csv", rows, ";")])
+    assert [step.loss for step in steps(record)] == [round(loss_at(n) + 8, 3) for n in range(1, 21)]
+    assert {step.seconds for step in steps(record)} == {1.202}
+    assert {event.loss for event in record if isinstance(event, Eval)} == {9.125}
+    assert "consumed_tokens" not in steps(record)[0].reported  # 1,024 may be either
+    for tokens, read in (("1,024", 1024.0), ("1,024,000", 1_024_000.0)):
+        point = [{"step": n, "loss": f"{loss_at(n):.3f}", "consumed_tokens": tokens} for n in range(20)]
+        record = logs.read([write_table(tmp_path / "b.csv", point)])
+        assert steps(record)[0].reported["consumed_tokens"] == read
+
+
+def test_a_nan_may_stand_for_no_value(tmp_path: Path) -> None:
+    """As in the rows of a data frame; an evaluation that gives NaN is told from it by the other rows."""
+    nan = math.nan
+
+    def rows(validated: Callable[[int], float], **own: float) -> list[dict[str, Any]]:
+        return [{"step": n, "train_loss": loss_at(n), "val_loss": validated(n), **own} for n in range(1, 41)]
+
+    def evals(made: Sequence[Mapping[str, Any]], write: Callable[..., Path]) -> list[int]:
+        record = logs.read([write(tmp_path / "a", made)])
+        assert [step.step for step in steps(record)] == list(range(1, 41))
+        return [event.step for event in record if isinstance(event, Eval)]
+
+    sparse = rows(lambda n: 3.0 if n % 10 == 0 else nan)
+    apart = [each for row in sparse for each in (
+        {**row, "val_loss": nan}, *([{**row, "train_loss": nan}] if row["step"] % 10 == 0 else [])
+    )]  # fmt: skip
+    for made in (sparse, apart):
+        assert evals(made, write_lines) == evals(made, write_table) == [10, 20, 30, 40]
+        assert judged(tmp_path / "a", 40).outcome == "pass"
+    one_has_none = rows(lambda n: nan if n == 20 else 3.0)
+    del one_has_none[4]["val_loss"]
+    never = rows(lambda n: nan)
+    rare = [row if row["step"] % 10 == 0 else {"step": row["step"], "train_loss": row["train_loss"]} for row in never]
+    at_first = [*never[:1], *({**row, "val_loss": 3.0} for row in rare[1:30]), *rare[30:]]
+    del at_first[1]["val_loss"]
+    always = rows(lambda n: nan if n in (1, 20) else 3.0)
+    for made, at in ((one_has_none, 20), (never, 1), (rare, 10), (at_first, 1), (always, 1)):
+        path = write_lines(tmp_path / "b", made)
+        assert judged(path, 40).outcome == "fail"
+        (found, *_) = [e.step for e in logs.read([path]) if isinstance(e, Eval) and math.isnan(e.loss or 0)]
+        assert found == at
+
+
+def test_a_time_may_be_in_milliseconds(tmp_path: Path) -> None:
+    for scale in (1, 1e3, 1e6, 1e9):
+        rows = [
+            {"timestamp": (1.7637e9 + 2 * n) * scale, "step": n, "loss": loss_at(n), "step_time_s": 2.0}
+            for n in range(1, 41)
+        ]
+        path = write_lines(tmp_path / "a.jsonl", rows)
+        assert [step.wall_time for step in steps(logs.read([path]))][:2] == pytest.approx([1.7637e9 + 2, 1.7637e9 + 4])
+        assert judged(path, 40).outcome == "pass"

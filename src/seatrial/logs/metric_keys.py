@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
+from seatrial.events import FIRST_CLOCK
 from seatrial.logs.grammar import Field, not_finite
-from seatrial.logs.numbers import json_number, quantity
+from seatrial.logs.numbers import Commas, commas_for, commas_of, json_number, quantity
 
 STEP = (
     "train/global_step", "trainer/global_step", "global_step/max_steps", "global_step", "train/step", "training_step",
@@ -21,12 +23,14 @@ STEP = (
 )  # fmt: skip
 TOTAL = ("max_steps", "total_steps", "train_iters", "planned_steps")
 EPOCH = ("epoch", "train/epoch")
-TIME = ("_timestamp", "timestamp", "wall_time", "time")  # seconds since the epoch
+TIME = ("_timestamp", "timestamp", "wall_time", "time")  # seconds since the epoch, or milliseconds
 EVAL_LOSS = (
     "eval_loss", "eval/loss", "val_loss", "val/loss", "valid_loss", "valid/loss", "validation_loss", "validation/loss",
     "validation_metrics/loss", "loss/val", "loss/eval", "evaluation/avg_loss", "eval/avg_loss", "lm_loss_validation",
     "validation/lm_loss",
 )  # fmt: skip
+
+LAST_CLOCK = 1e11  # the year 5138: a time behind it does not count seconds
 
 # By the name of each, which is among its keys where a guess may find it.
 _FIELDS: Mapping[str, tuple[Field, tuple[str, ...]]] = {
@@ -84,27 +88,54 @@ def name_of(field: Field) -> str:
     return next(name for name, (own, _) in _FIELDS.items() if own == field)
 
 
-def number(value: Any) -> float | None:
+def number(value: Any, commas: Commas = "thousands") -> float | None:
     """A number of JSON or the text of one; None for anything else, an empty cell too."""
     if isinstance(value, str):
-        return quantity(value) if value.strip() else None
+        return quantity(value, commas=commas) if value.strip() else None
     return json_number(value)
 
 
-def first(row: Row, keys: tuple[str, ...]) -> float | None:
+def first(row: Row, keys: tuple[str, ...], commas: Commas = "thousands") -> float | None:
     """The number of the first of these keys that has one."""
-    return next((found for key in keys if key in row and (found := number(row[key])) is not None), None)
+    for key in keys:
+        if key in row and (found := number(row[key], commas)) is not None:
+            return found
+    return None
+
+
+def time_of(row: Row) -> float | None:
+    """When a row was written, in seconds since the epoch; None if it does not say."""
+    time = first(row, TIME)
+    while time is not None and LAST_CLOCK < time < math.inf:  # milliseconds, or parts of these
+        time /= 1000
+    return time if time is not None and time >= FIRST_CLOCK else None
+
+
+def commas_in(row: Row) -> Commas:
+    """The meaning of a comma in the values of a row."""
+    if not any(isinstance(value, str) and "," in value for value in row.values()):
+        return "thousands"
+    named = chain(((key, field.name) for key, field in FIELDS), ((key, "loss") for key in EVAL_LOSS))
+    return commas_of((name, value) for key, name in named if isinstance(value := row.get(key), str))
 
 
 def values_of(row: Row) -> dict[str, float]:
     """The values of a row's step by `Field.name`; a loss beside the loss, by its key, where it is not finite."""
     found: dict[str, float] = {}
-    loss = ""
+    loss, commas = "", commas_in(row)
     for key, field in FIELDS:
-        if field.name not in found and key in row and (value := number(row[key])) is not None:
-            found[field.name] = value / field.per
+        if field.name not in found and key in row and (value := _value_of(field, row[key], commas)) is not None:
+            found[field.name] = value
             loss = key if field.name == "loss" else loss
     if not math.isfinite(found.get("loss", 0.0)):
         return found
     others = ((key, str(value)) for key, value in row.items() if "loss" in key and key not in (loss, *EVAL_LOSS))
     return {**found, **not_finite(list(others), None, found.keys())}
+
+
+def _value_of(field: Field, written: Any, commas: Commas) -> float | None:
+    """The value of a field; an MFU above 1 is percent (nanoGPT, OLMo-core), a negative one stands for none yet."""
+    value = number(written, commas_for(field.name, commas))
+    if value is None or (field.name == "mfu" and value < 0):
+        return None
+    return value / (100 if field.name == "mfu" and value > 1 else field.per)

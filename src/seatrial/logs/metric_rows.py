@@ -1,12 +1,13 @@
-"""The rows of metrics files as those of a run: steps that begin again with each epoch."""
+"""The rows of metrics files as those of a run: steps that begin again with each epoch, and cells without a value."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from seatrial.logs.epoch_count import EpochCount
-from seatrial.logs.metric_keys import EPOCH, LOSS, STEP, TOTAL, first
+from seatrial.logs.metric_keys import EPOCH, EVAL_LOSS, LOSS, STEP, TOTAL, first, number
 
 MOST_HELD = 20_000  # rows of a first epoch
 
@@ -55,6 +56,50 @@ def _of_the_run(row: _Row, epoch: float | None, total: int | None, count: EpochC
     else:
         of_run = count.step_of_run(int(epoch), int(step), total)
     return row if of_run == step else {**row, STEP[0]: of_run}
+
+
+def without_gaps(rows: Iterable[_Row]) -> Iterator[_Row]:
+    """The rows without each NaN that stands for no value, as in what is exported from a data frame.
+
+    There, every row of a step has a NaN for the evaluation until the first one, and the next one has a NaN again. Else
+    NaN is what an evaluation gave.
+    """
+    unclear: _Row = {}  # the first evaluation whose NaN may be either
+    has_gaps: bool | None = None  # None: not known yet
+    has_one = False  # an evaluation with a number
+    rows = iter(rows)
+    for row in rows:
+        loss, evaluated = first(row, LOSS), first(row, EVAL_LOSS)
+        is_one = evaluated is not None and not math.isnan(evaluated)
+        if has_gaps is None and (is_one or loss is not None):
+            has_gaps = _tells_of_gaps(evaluated, has_one=has_one, is_unclear=bool(unclear))
+        if has_gaps is False:
+            yield from (unclear, row) if unclear else (row,)
+            yield from rows
+            return
+        has_one |= is_one
+        if is_one == (loss is not None and not math.isnan(loss)):
+            yield row
+            continue
+        if has_gaps is None and not is_one:
+            unclear = unclear or {key: row[key] for key in (*STEP, *EVAL_LOSS) if key in row}
+        yield {key: value for key, value in row.items() if not (key in (*LOSS, *EVAL_LOSS) and _is_nan(value))}
+    if unclear and not has_one:
+        yield unclear
+
+
+def _tells_of_gaps(evaluated: float | None, *, has_one: bool, is_unclear: bool) -> bool | None:
+    """True if a row with this evaluation loss shows that NaN stands for no value; None if it does not show either."""
+    if evaluated is None:
+        return False
+    if math.isnan(evaluated):
+        return True if has_one else None
+    return None if is_unclear and not has_one else False
+
+
+def _is_nan(value: Any) -> bool:
+    found = number(value)
+    return found is not None and math.isnan(found)
 
 
 def _without(row: _Row, keys: Container[str]) -> _Row:

@@ -15,11 +15,24 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 from seatrial import events
-from seatrial.events import FIRST_CLOCK, Event
+from seatrial.events import Event
 from seatrial.logs.families import transformers
 from seatrial.logs.grammar import END, EVAL, FACTS, Family
-from seatrial.logs.metric_keys import EVAL_LOSS, FIELDS, SPEEDS, STEP, TIME, TOTAL, Row, first, number, plain, values_of
-from seatrial.logs.metric_rows import of_whole_runs
+from seatrial.logs.metric_keys import (
+    EVAL_LOSS,
+    FIELDS,
+    SPEEDS,
+    STEP,
+    TOTAL,
+    Row,
+    commas_in,
+    first,
+    number,
+    plain,
+    time_of,
+    values_of,
+)
+from seatrial.logs.metric_rows import of_whole_runs, without_gaps
 from seatrial.logs.numbers import CUT, quantity
 from seatrial.logs.process_log import ProcessLog
 
@@ -66,7 +79,9 @@ def kind_of(head: Sequence[str]) -> Kind | None:
             return "events" if "v" in rows[0] and rows[0].get("kind") in list(events.KINDS) else "rows"
         return "state" if any('"log_history"' in line for line in lines) else None
     cells = _cells(lines[0])
-    named = len(cells) > 1 and all(cell.strip() and number(cell) is None for cell in cells)
+    # Data frames write the number of a row first, below an empty name.
+    names = cells[1:] if len(cells) > 2 and not cells[0].strip() else cells
+    named = len(names) > 1 and all(name.strip() and number(name) is None for name in names)
     return "table" if named and len({len(_cells(line, _delimiter(lines[0]))) for line in lines[:2]}) == 1 else None
 
 
@@ -89,7 +104,7 @@ def rows_in(kind: Kind, lines: Iterable[str]) -> Iterator[Row]:
 def read_rows(rows: Iterable[Row], *, process: int, source: str, spelling: Spelling = KNOWN) -> Iterator[Event]:
     """The events of rows, as they come."""
     log = ProcessLog(process, source, "", None, {})
-    for row in _by_step(of_whole_runs(map(spelling.read, rows))):
+    for row in _by_step(without_gaps(of_whole_runs(map(spelling.read, rows)))):
         yield from _read_end(log, row) if _END_KEY in row else _read_row(log, spelling.family, row)
     yield from log.finish()
 
@@ -148,8 +163,9 @@ def _by_step(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _ends_a_factory(row: Row, step: float | None) -> bool:
     """True of the row with which LLaMA-Factory repeats the last step, after its loss and its evaluation."""
-    told = any(key in row for key in EVAL_LOSS) or "loss" in values_of(row)
-    return _FACTORY_KEY in row and step is not None and step == first(row, TOTAL) and not told
+    if _FACTORY_KEY not in row or step is None or step != first(row, TOTAL):
+        return False
+    return row.keys().isdisjoint(EVAL_LOSS) and "loss" not in values_of(row)
 
 
 def _is_broken(value: Any) -> bool:
@@ -168,7 +184,6 @@ def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
     step = first(row, STEP)
     if step is None or not (0 <= step < 1e15 and step == int(step)):
         return
-    time = first(row, TIME)
     values = values_of(row)
     if transformers.REWARD in row:
         log.note(FACTS, transformers.objective_of(row), "", None)
@@ -178,9 +193,9 @@ def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
             family,
             log.fields_of({**values, "step": int(step)}),
             int(total) if total is not None and step <= total < 1e15 else None,
-            time if time is not None and time >= FIRST_CLOCK else None,
+            time_of(row),
         )
-    validated = first(row, EVAL_LOSS)
+    validated = first(row, EVAL_LOSS, commas_in(row))
     if validated is not None:
         yield from log.note(EVAL, {"step": str(int(step)), "loss": repr(validated)}, "", None)
     elif _ends_a_factory(row, step):
@@ -228,7 +243,9 @@ def _table(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in rest:
         cells = _cells(line, delimiter)
         if len(cells) == len(names):
-            yield {name: cell for name, cell in zip(names, cells, strict=True) if not cell.endswith(CUT)}
+            yield {
+                name: cell for name, cell in zip(names, cells, strict=True) if name.strip() and not cell.endswith(CUT)
+            }
 
 
 def peek(blocks: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
