@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import bz2
 import io
 import json
+import lzma
 import os
 import random
 import re
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +27,7 @@ from seatrial.commands.judge import judge_run
 from seatrial.commands.report import report_run
 from seatrial.events import RunEnded
 from seatrial.spec import to_dict
+from tests.helpers import launcher_layouts as layouts
 from tests.helpers.command_line import seatrial
 from tests.helpers.streams import make_spec
 
@@ -470,6 +475,124 @@ def test_logs_of_ranks_and_of_attempts_are_logs_of_one_run(folder: Path) -> None
     result = seatrial("judge", "named", cwd=folder)
     assert result.returncode == 1
     assert "The processes disagree on the loss" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("name", ["node{}.log", "{}-worker-out/worker{}.log", "host_{}.out"])
+def test_runs_on_more_and_more_nodes_are_not_the_nodes_of_one_run(folder: Path, name: str) -> None:
+    names = [name.format(nodes, nodes) for nodes in (1, 2, 4)]
+    for nodes, called in zip((1, 2, 4), names, strict=True):
+        (folder / called).parent.mkdir(exist_ok=True)
+        write(folder, sized(8 * nodes, seed=1), called)
+    result = seatrial("judge", *names, cwd=folder)
+    assert (result.returncode, result.stdout) == (2, "")
+    told = [f"{Path(called).name} ({8 * nodes} devices)" for nodes, called in zip((1, 2, 4), names, strict=True)]
+    assert all(each in " ".join(result.stderr.split()) for each in told)
+    assert "rank0.log" not in result.stderr  # which these names are, too
+
+
+def test_ranks_of_a_run_that_went_on_with_fewer_devices_are_of_one(folder: Path) -> None:
+    whole = sized(64, seed=1)
+    smaller = ["using world size: 56, data-parallel size: 56", *whole[16:]]
+    write(folder, [*whole[:21], *smaller], "rank0.log")
+    write(folder, whole[:21], "rank6.log")  # its host is lost
+    write(folder, smaller, "rank7.log")  # on a spare host
+    result = seatrial("judge", "rank0.log", "rank6.log", "rank7.log", cwd=folder)
+    assert "read from 3 logs of megatron" in result.stdout, result.stderr
+
+
+# --- what is named, and cannot be read as it is ---
+
+
+def packed(path: Path, how: str) -> None:
+    """An archive of two logs of which the first one fails, or the second one compressed."""
+    logs = [path.parent / "first.log", write(path.parent, [*megatron(30)], "second.log")]
+    broken = megatron(30, loss=lambda step: "NaN" if step > 9 else "9.9")
+    logs[0].write_text("".join(f"{line}\n" for line in broken))
+    if how.startswith("w"):
+        with tarfile.open(path, cast("Any", how)) as tar:
+            for log in logs:
+                tar.add(log, log.name)
+    elif how == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for log in logs:
+                archive.write(log, log.name)
+    else:
+        pack = {"xz": lzma.compress, "bz2": bz2.compress, "zst": lambda text: b"\x28\xb5\x2f\xfd" + text}[how]
+        path.write_bytes(pack(logs[1].read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "why"),
+    [
+        ("logs.tar.gz", "w:gz", "an archive: unpack it"),
+        ("logs.gz", "w:gz", "an archive: unpack it"),
+        ("logs.log", "w", "an archive: unpack it"),
+        ("logs.zip", "zip", "an archive: unpack it"),
+        ("train.log.xz", "xz", "compressed, but not with gzip: unpack it"),
+        ("train.xz", "xz", "compressed, but not with gzip: unpack it"),
+        ("train.log", "bz2", "compressed, but not with gzip: unpack it"),
+        ("train.zst", "zst", "compressed, but not with gzip: unpack it"),
+        ("events.out.tfevents.1772359810.gpu.7.0", "xz", "TensorBoard's events are not read"),
+    ],
+)
+def test_archives_and_what_is_no_text_are_refused_with_the_reason(
+    name: str, how: str, why: str, tmp_path: Path
+) -> None:
+    packed(tmp_path / name, how)
+    for verb in ("judge", "parse"):
+        result = seatrial(verb, name, cwd=tmp_path)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert f"error[no-log] {name} why: {why} fix: " in " ".join(result.stderr.split())
+
+
+# --- what can be read but once ---
+
+OF_MEMORY = [
+    "Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    loss.backward()",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.11 GiB",
+]  # fmt: skip
+PIPED = {
+    "a traceback alone": OF_MEMORY,
+    "a family": megatron(30),
+    "one that counts only without another": [
+        f"[2026-03-02 10:00:{n:02},000] [INFO] [logging.py:96:log_dist] [Rank 0] step={n}, skipped=0, lr=[1e-05], "
+        f"mom=[(0.9, 0.95)]" for n in range(1, 31)
+    ],
+    "an unknown trainer": layouts.unknown(),
+    "a state": layouts.state(),
+    "rows": layouts.metrics(),
+    "rows of unknown keys": [json.dumps({"upd": n, "my_loss": layouts.loss(n)}) for n in range(1, 41)],
+    "a table of unknown keys": ["upd,my_loss", *(f"{n},{layouts.loss(n):.4f}" for n in range(1, 41))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", PIPED)
+def test_a_pipe_says_what_the_file_says(content: str, tmp_path: Path) -> None:
+    """As `seatrial judge <(zstdcat train.log.zst)`."""
+    text = "".join(f"{line}\n" for line in PIPED[content])
+    (tmp_path / "train.log").write_text(text)
+    code, whole = judged("train.log", cwd=tmp_path)
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w") as pipe:
+        pipe.write(text)  # less than a pipe holds
+        pipe.close()
+        found = judged(f"/dev/fd/{reading}", cwd=tmp_path)
+    assert found[0] == code
+    assert found[1]["verdict"]["headline"] == whole["verdict"]["headline"]
+    assert found[1]["verdict"]["outcome"] == whole["verdict"]["outcome"]
+
+
+def test_cvs_gives_no_answer_to_a_pipe(folder: Path) -> None:
+    """It would be one to an empty log."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w") as pipe:
+        pipe.write("".join(f"{line}\n" for line in megatron(30)))
+        pipe.close()
+        result = seatrial("judge", f"/dev/fd/{reading}", "--against", "megatron.yaml", "--cvs-compat", cwd=folder)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "error[nothing-to-compare] --cvs-compat why: CVS's answer takes another look" in " ".join(
+        result.stderr.split()
+    )
 
 
 # --- the planned number of steps, by --steps ---

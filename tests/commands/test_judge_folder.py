@@ -150,6 +150,11 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
             {"16/out": 1, "8/bf16/out": 1, "8/fp8/out": 1},
             id="folders in folders",
         ),
+        pytest.param(
+            {f"node{nodes}.log": maxtext(8 * nodes, 1.0) for nodes in (1, 2, 4)},
+            {"node1": 1, "node2": 1, "node4": 1},
+            id="by the number of nodes, to the same losses",
+        ),
     ],
 )
 def test_runs_of_a_folder(files: dict[str, list[str]], runs: dict[str, int], tmp_path: Path) -> None:

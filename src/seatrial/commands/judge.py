@@ -194,7 +194,7 @@ def judge_record(
         documents = Documents(run_dir)
         judged_by = {
             "v": 1,
-            "sources": [str(short_path(path)) for path in logs.paths],
+            "sources": [str(path if path.is_fifo() else short_path(path)) for path in logs.paths],  # or /proc/7/fd/pipe
             "family": ", ".join(_families(logs.events)) or logs.family,
             "against": str(short_path(config)) if config else None,
             **dataclasses.asdict(options),
@@ -248,11 +248,14 @@ def _with_published_target(spec: RunSpec | None, measured: Metrics, tolerance: f
 
 def _cvs_answer(paths: Sequence[Path], spec: RunSpec | None) -> dict[str, Any]:
     """CVS's own answer to the last node's log, which is the last one named."""
-    from seatrial.logs import read_lines
+    from seatrial.logs import is_read_once, read_lines
     from seatrial.verdict import cvs_compat
 
     if spec is None:
         why, fix = "CVS compares with a configuration", "name it: --against FILE"
+        raise InputError.single("nothing-to-compare", "--cvs-compat", why, fix)
+    if is_read_once(paths[-1]):
+        why, fix = "CVS's answer takes another look at the log, and a pipe has gone by", "name a file"
         raise InputError.single("nothing-to-compare", "--cvs-compat", why, fix)
     return cvs_compat.to_dict(cvs_compat.judge_like_cvs(read_lines(paths[-1]), spec))
 

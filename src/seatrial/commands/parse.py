@@ -75,6 +75,9 @@ def check_logs(paths: Sequence[Path], family: str, pattern: Path | None) -> str 
             why = f"this is {title}, and no line in it is one of training"
             fix = f"name the log, and this as the configuration to judge it by: seatrial judge LOG --against {path}"
             raise InputError.single("no-log", str(path), why, fix)
+        if str(path) != "-" and (why := logs.why_not_read(path)):
+            fix = "name a log as it was written, or compressed with gzip, or a metrics file: JSON lines or CSV"
+            raise InputError.single("no-log", str(path), why, fix)
     return logs.read_pattern(pattern) if pattern else family
 
 

@@ -25,9 +25,9 @@ from seatrial.events import Event
 from seatrial.logs import guess, metrics_file
 from seatrial.logs.families import FAMILIES, transformers
 from seatrial.logs.files import read_files
-from seatrial.logs.folders import find, rotated
+from seatrial.logs.folders import find, rotated, why_not_read
 from seatrial.logs.grammar import Family
-from seatrial.logs.lines import read_lines
+from seatrial.logs.lines import is_read_once, read_lines
 from seatrial.logs.one_file import Spellings, read_file
 from seatrial.logs.pattern_file import read_pattern
 from seatrial.logs.reader import read_events
@@ -35,8 +35,8 @@ from seatrial.logs.runs import FolderOfLogs, RunOfLogs, runs_of
 from seatrial.recording import Recording, singly
 
 __all__ = [
-    "AUTO", "FAMILIES", "NAMES", "FolderOfLogs", "RunOfLogs", "Spellings", "parse", "parse_file", "read", "read_lines",
-    "read_pattern", "read_runs",
+    "AUTO", "FAMILIES", "NAMES", "FolderOfLogs", "RunOfLogs", "Spellings", "is_read_once", "parse", "parse_file",
+    "read", "read_lines", "read_pattern", "read_runs", "why_not_read",
 ]  # fmt: skip
 
 AUTO = "auto"

@@ -19,7 +19,7 @@ import numpy as np
 
 from seatrial.events import FIRST_CLOCK, Event, Fault
 from seatrial.logs.clock import ZONES_APART
-from seatrial.logs.lines import read_lines
+from seatrial.logs.lines import is_read_once, read_lines
 from seatrial.logs.numbers import stated_time
 from seatrial.recording import Numbers, Recording, Steps, median, shared
 
@@ -107,8 +107,8 @@ def _drift(times: Numbers, apart: Numbers) -> float:
 
 
 def head_of(path: Path) -> list[str]:
-    """The first lines of a log; none of the standard input, which can be read but once."""
-    return list(islice(read_lines(path), HEAD_LINES)) if str(path) != "-" else []
+    """The first lines of a log; none of the standard input and other pipes, which can be read but once."""
+    return [] if is_read_once(path) else list(islice(read_lines(path), HEAD_LINES))
 
 
 def zone_of(head: Sequence[str]) -> float:

@@ -37,7 +37,7 @@ from seatrial.logs.file_names import (
     ranks_of,
     streamless,
 )
-from seatrial.logs.lines import read_lines
+from seatrial.logs.lines import is_read_once, read_lines
 from seatrial.logs.one_file import Spellings, read_file, source_name
 from seatrial.parallel import map_files
 from seatrial.recording import Recording, Steps, merge
@@ -85,14 +85,12 @@ def read_files(paths: Sequence[Path], spellings: Spellings) -> Recording:
     # Beside a log that is known, the words of others are no steps, even if they could be.
     is_doubtful = len(paths) > 1 and spellings.guessed and not spellings.confirmed
     logs = read(replace(spellings, guessed=False) if is_doubtful else spellings)
-    if is_doubtful and not any(log.steps for log in logs) and "-" not in map(str, paths):
+    if is_doubtful and not any(log.steps for log in logs) and not any(map(is_read_once, paths)):
         logs = read(spellings)
-    following: list[_Log] = []
-    if not all_named(paths):
-        reporting = [log for log in logs if log.steps]
-        following = _in_succession(reporting)
-        _refuse_several(following or reporting, in_succession=bool(following))
-    if following:
+    reporting = [log for log in logs if log.steps]
+    following, named = _in_succession(reporting), all_named(paths) is not None
+    _refuse_several(following or reporting, in_succession=bool(following), named=named)
+    if following and not named:
         return merge([_as_one(following), *(log.events for log in logs if not log.steps)])
     logs = _on_one_clock(logs)
     return merge([*(log.events for log in logs), _without_steps(logs)])
@@ -215,7 +213,7 @@ def _began_in_vain(own: Sequence[_Log], examples: Mapping[str, _Log], what: str)
 
 
 def _is_empty(log: _Log) -> bool:
-    return not log.events and str(log.path) != "-" and not any(line.strip() for line in read_lines(log.path))
+    return not log.events and not is_read_once(log.path) and not any(line.strip() for line in read_lines(log.path))
 
 
 def _in_succession(logs: Sequence[_Log]) -> list[_Log]:
@@ -232,30 +230,36 @@ def _in_succession(logs: Sequence[_Log]) -> list[_Log]:
     return [log for _, log in ordered] if apart else []
 
 
-def _refuse_several(logs: Sequence[_Log], *, in_succession: bool) -> None:
-    """Raises InputError for logs that cannot be of one run; ranks are as large as each other, and see the same loss."""
-    differing = _of_several(logs, in_succession=in_succession)
+def _refuse_several(logs: Sequence[_Log], *, in_succession: bool, named: bool) -> None:
+    """Raises InputError for logs that cannot be of one run; ranks are as large as each other, and see the same loss.
+
+    Where all are `named` as processes of one run, only what they say of its size counts: `node2.log` may as well be the
+    log of a run on two nodes.
+    """
+    differing = _of_several(logs, in_succession=in_succession, named=named)
     if not differing:
         return
     together = len({log.path.parent for log in logs}) == 1
-    named = [f"{log.path.name if together else log.path} ({what})" for log, what in zip(logs, differing, strict=True)]
+    told = [f"{log.path.name if together else log.path} ({what})" for log, what in zip(logs, differing, strict=True)]
     more = f" and {len(logs) - MOST_NAMED} more" if len(logs) > MOST_NAMED else ""
     raise InputError.single(
         SEVERAL_RUNS,
         str(logs[0].path.parent),
-        f"these are logs of several runs, not of one: {', '.join(named[:MOST_NAMED])}{more}",
-        f"judge each by itself: `seatrial judge {logs[0].path}`; ranks of one run say so in their names: rank0.log, …",
+        f"these are logs of several runs, not of one: {', '.join(told[:MOST_NAMED])}{more}",
+        f"judge each by itself: `seatrial judge {logs[0].path}`"
+        + ("" if named else "; ranks of one run say so in their names: rank0.log, …"),
     )
 
 
-def _of_several(logs: Sequence[_Log], *, in_succession: bool) -> list[str]:
+def _of_several(logs: Sequence[_Log], *, in_succession: bool, named: bool) -> list[str]:
     """The evidence in each of these logs that they are of several runs; empty where they can be of one."""
     restarts = [in_succession and _starts_over(a, b) for a, b in pairwise(logs)]
     grows = all(a.steps and b.steps and b.steps > a.steps for a, b in pairwise(logs))
     resumed = in_succession and grows and not any(restarts)
-    sizes = [_size(log) for log in logs]
-    if not resumed and any(len({size[name] for size in sizes if name in size}) > 1 for name in _SIZES):
-        return [", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size" for size in sizes]
+    if not resumed and any(_sizes_differ(logs, name) for name in _SIZES):
+        return [_first_size(log) for log in logs]
+    if named:
+        return []
     if any(restarts):
         return ["the first", *("starts over after a completed one" if new else "goes on" for new in restarts)]
     begun = [when for log in logs if (when := _begun(log)) is not None]
@@ -290,9 +294,21 @@ def _starts_over(log: _Log, after: _Log) -> bool:
 _SIZES = ("devices", "tokens per step")
 
 
-def _size(log: _Log) -> dict[str, int]:
-    found = [(started.num_devices, started.tokens_per_step) for started in starts_of(log.events)[:1]]
-    return {name: value for sizes in found for name, value in zip(_SIZES, sizes, strict=True) if value}
+def _sizes(log: _Log) -> list[dict[str, int]]:
+    """The sizes that a log names, of each attempt."""
+    found = [(started.num_devices, started.tokens_per_step) for started in starts_of(log.events)]
+    return [{name: value for name, value in zip(_SIZES, sizes, strict=True) if value} for sizes in found]
+
+
+def _first_size(log: _Log) -> str:
+    size = next(iter(_sizes(log)), {})
+    return ", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size"
+
+
+def _sizes_differ(logs: Sequence[_Log], name: str) -> bool:
+    """True if logs name several sizes, and none of them all, as one would of a run that went on at another size."""
+    named = [{size[name] for size in _sizes(log) if name in size} for log in logs]
+    return max(map(len, named), default=0) < len(set().union(*named))
 
 
 def _losses(log: _Log) -> dict[int, float]:

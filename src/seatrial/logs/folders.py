@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from seatrial.logs.lines import ARCHIVE, COMPRESSED, why_no_text
+
 _LOGS = {".log", ".out", ".txt", ".err", ".stdout", ".stderr", ".gz", ""}
 _METRICS = {".jsonl", ".ndjson", ".csv", ".tsv"}
 _STATE = "trainer_state.json"
@@ -19,14 +21,14 @@ _ROTATED = re.compile(
 )
 # Of PBS and Grid Engine: train.o4711; and of a rank: out.3.
 _OF_PROCESS = re.compile(r"\.[oe]\d+(?:[.-]\d+)?$|^(?:log|out|err|output|stdout|stderr)\.\d+$")
-# What may tell of a run and is not read, by its name, and why.
+# What may tell of a run and is not read, by its name, and why; others say so by their first bytes.
 _NOT_READ = (
     (re.compile(r"(?:^|\.)tfevents\."), "TensorBoard's events are not read"),
     (re.compile(r"\.wandb$"), "the file of Weights & Biases is not read"),
-    (re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$", re.IGNORECASE), "an archive: unpack it"),
+    (re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$", re.IGNORECASE), ARCHIVE),
     (
         re.compile(rf"(?:{_TEXT}(?:[-._][\d-]+)?|\.jsonl|\.csv)\.(?:zst|xz|bz2|lz4)$", re.IGNORECASE),
-        "compressed, but not with gzip: unpack it",
+        COMPRESSED,
     ),
 )
 
@@ -50,8 +52,10 @@ def find(folder: Path, without: Sequence[Path] = ()) -> FolderFiles:
     """The files of a folder and its subfolders, except those in `without` and hidden ones."""
     unread: dict[Path, str] = {}
     files = sorted(_files(folder, set(without), unread), key=_natural)
-    passed = {path: why for path in files for name, why in _NOT_READ if name.search(path.name)}
-    kept = [path for path in files if path not in passed]
+    passed = {path: why for path in files if (why := _why_by_name(path))}
+    candidates = [path for path in files if path not in passed and (is_log(path) or is_metrics(path))]
+    passed |= {path: why for path in candidates if (why := why_no_text(path))}
+    kept = [path for path in candidates if path not in passed]
     logs, earlier = rotated([path for path in kept if is_log(path)])
     metrics = tuple(path for path in kept if is_metrics(path))
     return FolderFiles(logs=tuple(logs), metrics=metrics, earlier=earlier, passed_over=passed, unread=unread)
@@ -72,6 +76,15 @@ def _files(folder: Path, without: set[Path], unread: dict[Path, str]) -> Iterato
                 yield path
             elif path.is_symlink() and (is_log(path) or is_metrics(path)):
                 unread[path] = "it is a link to a file that is not there"
+
+
+def why_not_read(path: Path) -> str:
+    """The reason why a file is never read, by its name or its content; "" for any other, and for what is no file."""
+    return (_why_by_name(path) or why_no_text(path)) if path.is_file() else ""
+
+
+def _why_by_name(path: Path) -> str:
+    return next((why for name, why in _NOT_READ if name.search(path.name)), "")
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:

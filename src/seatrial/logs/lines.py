@@ -21,6 +21,17 @@ from seatrial.logs.numbers import CUT
 
 CHUNK = 1 << 16  # characters
 LONGEST = 1 << 16  # characters of a line; of a longer one, the first and the last half of so many
+ARCHIVE, COMPRESSED = "an archive: unpack it", "compressed, but not with gzip: unpack it"
+_GZIP = b"\x1f\x8b"
+_NO_TEXT = (  # where the bytes stand, which they are, and what they say
+    (257, b"ustar", ARCHIVE),  # tar, inside of gzip as well
+    (0, b"PK\x03\x04", ARCHIVE),  # zip
+    (0, b"\x28\xb5\x2f\xfd", COMPRESSED),  # zstd
+    (0, b"\xfd7zXZ\0", COMPRESSED),
+    (0, b"BZh", COMPRESSED),  # bzip2
+    (0, b"\x04\x22\x4d\x18", COMPRESSED),  # lz4
+)
+_HEAD = 512  # bytes
 
 
 # What launchers put before a line, any number of them. A group that is named gives the rank or the host.
@@ -64,6 +75,11 @@ class Prefix:
 
 
 NO_PREFIX = Prefix()
+
+
+def is_read_once(path: Path) -> bool:
+    """True for the standard input ("-"), a terminal, and a pipe, such as that of a shell's `<(…)`. Raises OSError."""
+    return str(path) == "-" or path.is_fifo() or path.is_char_device()
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -111,6 +127,17 @@ def read_whole(path: Path, most: int) -> str:
         return file.read(most)
 
 
+def why_no_text(path: Path) -> str:
+    """The reason why the content of a file is no text that can be read, by its first bytes; "" if it may be one."""
+    try:
+        with path.open("rb") as file:
+            content = BufferedReader(_Unzipped(file)) if file.peek(2)[:2] == _GZIP else file
+            head = content.read(_HEAD)
+    except OSError:
+        return ""  # whoever reads it says why it cannot be
+    return next((why for place, magic, why in _NO_TEXT if head.startswith(magic, place)), "")
+
+
 def _open(path: Path) -> TextIO:
     return _text(path.open("rb"))
 
@@ -118,7 +145,7 @@ def _open(path: Path) -> TextIO:
 def _text(stream: BinaryIO) -> TextIO:
     """The text of a stream, by its first bytes gzip or not, UTF-16 (as PowerShell writes it) or UTF-8."""
     file = stream if isinstance(stream, BufferedReader) else BufferedReader(cast("RawIOBase", stream))
-    if file.peek(2)[:2] == b"\x1f\x8b":
+    if file.peek(2)[:2] == _GZIP:
         file = BufferedReader(_Unzipped(file))
     is_wide = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     return TextIOWrapper(file, encoding="utf-16" if is_wide else "utf-8", errors="replace", newline="\n")

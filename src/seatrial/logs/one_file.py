@@ -15,12 +15,12 @@ from seatrial.logs.clock import dated, last_written
 from seatrial.logs.families import FAMILIES
 from seatrial.logs.grammar import Family, of_a_launcher, without_steps
 from seatrial.logs.guess import Guess, guess_from_lines, guess_from_rows
-from seatrial.logs.lines import read_blocks, read_whole
+from seatrial.logs.lines import is_read_once, read_blocks, read_whole
 from seatrial.logs.reader import read_text
 from seatrial.logs.time_limit import limited
 from seatrial.recording import Steps
 
-MOST_KEPT = 1 << 26  # characters of the standard input, to read it once more by a guess
+MOST_KEPT = 1 << 26  # characters of what can be read but once, to read it once more by a guess
 
 _Read = Callable[..., Iterator[Event | Steps]]  # `read_text`, of one log
 
@@ -85,10 +85,13 @@ def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event |
         if _keys_are_known(kind, head):
             rows = metrics_file.rows_in(kind, chain.from_iterable(blocks))
             return metrics_file.read_rows(rows, process=process, source=source)
-        if spellings.guessed and str(path) != "-":
-            guess = guess_from_rows(metrics_file.rows_in(kind, chain.from_iterable(spellings.blocks(path))))
+        # What is read but once is kept for a guess only if its first rows allow one.
+        if spellings.guessed and (not is_read_once(path) or guess_from_rows(metrics_file.rows_in(kind, head))):
+            kept = _kept(path, blocks, spellings)
+            guess = guess_from_rows(metrics_file.rows_in(kind, chain.from_iterable(kept)))
+            blocks = iter(kept.once_more())
             if guess:
-                rows = metrics_file.rows_in(kind, chain.from_iterable(spellings.blocks(path)))
+                rows = metrics_file.rows_in(kind, chain.from_iterable(blocks))
                 spelling = metrics_file.Spelling(guess.renamed, guess.family)
                 events = metrics_file.read_rows(rows, process=process, source=source, spelling=spelling)
                 return _marked(events, guess, confirmed=spellings.confirmed)
@@ -103,7 +106,7 @@ def _keys_are_known(kind: metrics_file.Kind, head: Sequence[str]) -> bool:
 
 def _whole(path: Path, blocks: Iterable[list[str]]) -> str:
     """The text of a document of JSON, whose lines may be of any length; lines are shortened only elsewhere."""
-    if str(path) == "-":
+    if is_read_once(path):
         return "\n".join(chain.from_iterable(blocks))
     return read_whole(path, metrics_file.LONGEST_STATE)
 
@@ -120,7 +123,7 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, rea
 
     A framework whose steps have no loss may stand beside a trainer of somebody's own, whose lines have one.
     """
-    kept = _Kept(blocks, None if str(path) == "-" else lambda: spellings.blocks(path))
+    kept = _kept(path, blocks, spellings)
     lines: Iterable[list[str]] = kept
     held: list[Event | Steps] = []
     for families in _turns(() if spellings.confirmed else spellings.families):
@@ -171,8 +174,12 @@ def _turns(families: tuple[Family, ...]) -> Iterator[tuple[Family, ...]]:
     yield families
 
 
+def _kept(path: Path, blocks: Iterator[list[str]], spellings: Spellings) -> _Kept:
+    return _Kept(blocks, None if is_read_once(path) else lambda: spellings.blocks(path))
+
+
 class _Kept:
-    """The blocks of a file, which can be read once more: those of the standard input are kept, up to a limit."""
+    """The blocks of a file, which can be read once more: those of what is read but once are kept, up to a limit."""
 
     def __init__(self, blocks: Iterator[list[str]], again: Callable[[], Iterator[list[str]]] | None) -> None:
         self._blocks = blocks
