@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import lzma
 import random
+import re
+import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +17,7 @@ from seatrial import logs
 from seatrial.events import RunStarted, Step
 from tests.helpers.command_line import seatrial
 from tests.helpers.launcher_layouts import STEPS, lay_out, loss, metrics, state, table, titan, unknown
+from tests.helpers.permissions import nobody
 
 Files = Mapping[str, Sequence[str]]
 
@@ -97,6 +102,35 @@ LAYOUTS: dict[str, tuple[Files, dict[str, int]]] = {
     "kubectl's logs of the pods of a JobSet": (
         {f"llama-slice-job-0-{pod}-x7k2q.log": titan(jitter=pod) for pod in range(2)},
         {"llama-slice-job": 2},
+    ),
+    "ranks that each put the second into the name of their log": (
+        {f"rank{rank}_{stamp}.log": titan(devices=2) for rank, stamp in enumerate((20260301105959, 20260301110000))},
+        {"rank": 2},
+    ),
+    "the same, by time.time()": (
+        {f"worker{rank}-{1772359810 + rank}.log": titan(devices=3, jitter=rank) for rank in (0, 1, 2)},
+        {"worker": 3},
+    ),
+    "the same, of two runs": (
+        {
+            f"202603021{hour}000{rank}-rank{rank}.log": titan(devices=2, begin=3600 * hour, jitter=rank)
+            for hour in (0, 1)
+            for rank in (0, 1)
+        },
+        {"2026030210000": 2, "2026030211000": 2},
+    ),
+    "two runs that began in the same minute": (
+        {f"2026030210000{n}.log": titan(seed=n) for n in (1, 2)},
+        {"20260302100001": 1, "20260302100002": 1},
+    ),
+    "W&B's files alone": (
+        {"wandb/run-20260302_100000-4zq1x7bn/files/output.log": titan(),
+         "wandb/run-20260302_100000-4zq1x7bn/logs/debug.log": ["2026-03-02 10:00:00,000 INFO    MainThread:7 setup"]},
+        {"wandb/run-20260302_100000-4zq1x7bn": 1},
+    ),
+    "W&B's files of two runs": (
+        {f"wandb/run-20260302_100000-4zq1x7b{n}/files/output.log": titan(seed=n) for n in (1, 2)},
+        {f"wandb/run-20260302_100000-4zq1x7b{n}/files/output": 1 for n in (1, 2)},
     ),
 }  # fmt: skip
 
@@ -205,6 +239,57 @@ def test_metrics_complete_a_log_that_says_all_but_the_steps(tmp_path: Path) -> N
     assert "the steps of train are those of out/metrics.jsonl: its log has none" in " ".join(answer.stdout.split())
 
 
+KEPT = "wandb/run-20260302_100000-4zq1x7bn/files/output.log"  # what the process printed
+
+
+@pytest.mark.parametrize("name", ["slurm-4711.out", "train.log", "train_20260302.log"])
+@pytest.mark.parametrize("lines", [titan(), titan(devices=8), unknown()], ids=["a family", "of a size", "guessed"])
+def test_what_weights_and_biases_keeps_of_the_output_is_no_run_of_its_own(
+    name: str, lines: list[str], tmp_path: Path
+) -> None:
+    found = read(tmp_path, {name: lines, KEPT: lines, KEPT.replace("_100000-4", "_100001-5"): lines[:30]})
+    (run,) = found.runs
+    assert (run.paths, numbers(run)) == ((tmp_path / name,), list(range(1, STEPS + 1)))
+    assert len({event.process for event in run.events}) == 1
+    assert len(found.passed_over) == 2
+    why = f"W&B's copy of the output: the log of {run.name} counts, whose losses it has"
+    assert found.passed_over[tmp_path / KEPT] == why
+
+
+def test_what_weights_and_biases_keeps_of_another_run_is_judged(tmp_path: Path) -> None:
+    found = read(tmp_path / "other", {"train.log": titan(), KEPT: titan(seed=2)})
+    assert [[*map(str, run.paths)] for run in found.runs] == [
+        [str(tmp_path / "other" / name)] for name in ("train.log", KEPT)
+    ]
+    found = read(
+        tmp_path / "nan", {"train.log": titan(), KEPT: [re.sub("loss: .*?  ", "loss: nan  ", line) for line in titan()]}
+    )
+    assert len(found.runs) == 2
+    lay_out(
+        tmp_path / "died", {"slurm-1.out": ["srun: starting"], KEPT: ["torch.OutOfMemoryError: CUDA out of memory."]}
+    )
+    assert seatrial("judge", "died", cwd=tmp_path).returncode == 4
+
+
+def test_links_to_logs_are_read_once(tmp_path: Path) -> None:
+    lay_out(
+        tmp_path, {"logs/train.log": titan(devices=1), "logs/b/metrics.jsonl": metrics(), "outside.log": titan(seed=2)}
+    )
+    (tmp_path / "logs/latest.log").symlink_to("train.log")
+    (tmp_path / "logs/b/other.log").hardlink_to(tmp_path / "logs/train.log")
+    (tmp_path / "logs/slurm-4711.out").symlink_to("../outside.log")
+    (tmp_path / "logs/slurm-4712.out").symlink_to("../outside.log")
+    found = logs.read_runs(tmp_path / "logs")
+    of = {path.name for run in found.runs for path in run.paths}
+    assert (len(found.runs), of) == (2, {"other.log", "slurm-4711.out"})
+    same = {path.name: why for path, why in found.passed_over.items() if why.startswith("it is the same file as ")}
+    assert same == {
+        "train.log": "it is the same file as b/other.log",
+        "latest.log": "it is the same file as b/other.log",
+        "slurm-4712.out": "it is the same file as slurm-4711.out",
+    }
+
+
 def test_states_of_checkpoints_are_those_of_one_run(tmp_path: Path) -> None:
     """Hugging Face's output folder: each checkpoint has the history so far."""
     files = {f"out/checkpoint-{n}/trainer_state.json": state(last=n) for n in (10, 20, 30)}
@@ -255,6 +340,29 @@ def test_what_cannot_be_read_is_named_and_the_rest_judged(tmp_path: Path) -> Non
     assert set(found["runs"]) == {"a/train", "c/rank0"}
 
 
+def test_folders_and_links_that_lead_nowhere_are_named() -> None:
+    """For those who may list a folder, and not enter it, as with mode 744."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o755)
+        lay_out(
+            place, {"logs/a.log": titan(), "logs/x/b.log": titan(seed=2), "logs/x/y/c.log": titan(), "own/d.log": []}
+        )
+        (place / "logs/link.log").symlink_to("../own/d.log")
+        (place / "logs/x").chmod(0o744)
+        (place / "own").chmod(0o700)
+        try:
+            with nobody():
+                found = logs.read_runs(place / "logs")
+        finally:
+            (place / "logs/x").chmod(0o755)
+        assert [run.paths for run in found.runs] == [(place / "logs/a.log",)]
+        assert found.unread == {
+            place / "logs/link.log": "it is a link to a file that cannot be read: Permission denied",
+            place / "logs/x": "its files cannot be read: Permission denied",
+        }
+
+
 def test_a_rotated_log_of_which_a_piece_is_broken_is_not_judged(tmp_path: Path) -> None:
     lay_out(tmp_path, {"a.log": titan(), "t.log": titan(first=21), "t.log.1.gz": titan(last=20, done=False)})
     (tmp_path / "t.log.1.gz").write_bytes((tmp_path / "t.log.1.gz").read_bytes()[:-8] + b"\0" * 8)
@@ -297,6 +405,20 @@ def test_every_file_is_of_one_run_or_named(tmp_path: Path) -> None:
         owned = [path for run in found.runs for path in run.paths]
         assert len(set(owned)) == len(owned), files.keys()
         assert {folder / name for name in files} <= {*owned, *found.passed_over, *found.unread}, files.keys()
+
+
+def test_archives_are_known_by_their_content(tmp_path: Path) -> None:
+    lay_out(tmp_path / "logs", {"train.log": titan()})
+    with tarfile.open(tmp_path / "logs/older.gz", "w:gz") as tar:
+        tar.add(tmp_path / "logs/train.log", "train.log")
+    (tmp_path / "logs/copy.log").write_bytes(lzma.compress((tmp_path / "logs/train.log").read_bytes()))
+    (tmp_path / "logs/model.bin").write_bytes((tmp_path / "logs/older.gz").read_bytes())  # is never read, and no log
+    found = logs.read_runs(tmp_path / "logs")
+    assert [run.paths for run in found.runs] == [(tmp_path / "logs/train.log",)]
+    assert found.passed_over == {
+        tmp_path / "logs/older.gz": "an archive: unpack it",
+        tmp_path / "logs/copy.log": "compressed, but not with gzip: unpack it",
+    }
 
 
 def test_what_is_never_read_is_named(tmp_path: Path) -> None:

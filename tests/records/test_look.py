@@ -10,8 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from seatrial.records.look import MOST_FILES, data_problems
 from seatrial.train.data.records import answers, preferences
 from seatrial.train.data.tokenizer import BYTES
 from tests.helpers.command_line import seatrial
+from tests.helpers.permissions import nobody
 from tests.helpers.record_files import TEMPLATES, messages_of
 from tests.helpers.wrong_cases import measured
 
@@ -361,19 +361,6 @@ def test_long_records_of_several_files_are_one_note(tmp_path: Path, json_lines: 
 
 
 # --- what is no file --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    """Whoever may not read everything, as root may."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def test_what_may_not_be_read_is_named() -> None:

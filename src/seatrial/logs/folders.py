@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def find(folder: Path, without: Sequence[Path] = ()) -> FolderFiles:
     passed = {path: why for path in files if (why := _why_by_name(path))}
     candidates = [path for path in files if path not in passed and (is_log(path) or is_metrics(path))]
     passed |= {path: why for path in candidates if (why := why_no_text(path))}
+    passed |= {path: f"it is the same file as {other.relative_to(folder)}" for path, other in _links(candidates)}
     kept = [path for path in candidates if path not in passed]
     logs, earlier = rotated([path for path in kept if is_log(path)])
     metrics = tuple(path for path in kept if is_metrics(path))
@@ -68,14 +70,36 @@ def _files(folder: Path, without: set[Path], unread: dict[Path, str]) -> Iterato
     for above, folders, names in os.walk(folder, onerror=refused):
         here = Path(above)
         folders[:] = [name for name in folders if not name.startswith(".") and here / name not in without]
-        for name in names:
-            path = here / name
-            if name.startswith(".") or here in without:
-                continue
-            if path.is_file():
+        try:
+            (here / "..").stat()
+        except OSError as error:  # of a folder that may be listed, and not be entered
+            unread[here] = f"its files cannot be read: {error.strerror}"
+            folders.clear()
+            continue
+        for path in (here / name for name in names if not name.startswith(".") and here not in without):
+            if not (why := _why_gone(path)):
                 yield path
             elif path.is_symlink() and (is_log(path) or is_metrics(path)):
-                unread[path] = "it is a link to a file that is not there"
+                unread[path] = why
+
+
+def _why_gone(path: Path) -> str:
+    """The reason why there is no file behind a name, which may be that of a link; "" where there is one."""
+    try:
+        return "" if path.is_file() else "it is a link to a file that is not there"
+    except OSError as error:
+        return f"it is a link to a file that cannot be read: {error.strerror}"
+
+
+def _links(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """The files that are others by another name, such as `latest.log`, a link to the newest log, and these others."""
+    first: dict[tuple[int, int], Path] = {}
+    for path in sorted(paths, key=Path.is_symlink):
+        with suppress(OSError):  # it is gone
+            about = path.stat()
+            other = first.setdefault((about.st_dev, about.st_ino), path)
+            if other != path:
+                yield path, other
 
 
 def why_not_read(path: Path) -> str:

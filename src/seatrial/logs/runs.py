@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from datetime import UTC, datetime
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from seatrial.errors import InputError, reason_of, some
 from seatrial.events import FIRST_CLOCK, Event
 from seatrial.logs.file_names import RANK_NAMES, end_of, rank_of
 from seatrial.logs.files import MOST_NAMED, SEVERAL_RUNS, losses_of, read_files, starts_of
-from seatrial.logs.folders import FolderFiles
+from seatrial.logs.folders import FolderFiles, is_metrics
 from seatrial.logs.lines import read_blocks
 from seatrial.logs.one_file import Spellings, is_of_steps, source_name
 from seatrial.logs.repeats import Course, Group, alike, course_of, groups_of, told_apart
@@ -24,6 +26,10 @@ _JOBS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (r"(?<![a-z])(?:slurm|job(?:[-_.]?id)?)[-_.]?(\d+)", r"(?<![\dA-Za-z.])(\d{5,})(?![\dA-Za-z])")
 )
+STAMPS_APART = 60  # seconds between the names that the ranks of one run give their logs
+# What a process printed, as W&B keeps it: wandb/run-20260301_101010-4zq1x7bn/files/output.log.
+_OUTPUT_KEPT = re.compile(r"(?:^|/)(?:offline-)?run-[^/]+/files/output\.log$")
+_METRICS, _COPY = "metrics", "W&B's copy of the output"
 MOST_TRIED = 8  # logs of a group, to find one that reports steps
 
 
@@ -51,13 +57,12 @@ class FolderOfLogs:
 def runs_of(found: FolderFiles, spellings: Spellings, folder: Path) -> FolderOfLogs:
     """The runs that wrote these files of a folder. Raises InputError for a pattern that takes too long."""
     reader = _FolderReader(replace(spellings, earlier=found.earlier), folder)
-    several = len({_job(path) for path in found.logs} - {""}) > 1
-    jobs = _split(found.logs, _job) if several else [list(found.logs)] if found.logs else []
-    read = [run for job in jobs for run in reader.of_job(job)]
-    chains = _chains(read)
-    joined = [chain[0] if len(chain) == 1 else reader.run([p for r in chain for p in r.paths]) for chain in chains]
-    runs = [run for each in joined for run in reader.with_unknown(each)]
-    runs = reader.with_metrics(runs, found.metrics)
+    copies = reader.copies_of_output(found.logs)
+    copied = {path for copy in copies for path in copy.paths}
+    runs = reader.of_logs([path for path in found.logs if path not in copied])
+    if copies and not any(run.events.steps for run in runs):  # they are all that there is of the output
+        copies, runs = [], reader.of_logs(found.logs)
+    runs = reader.with_metrics(runs, [*copies, *reader.of_metrics(found.metrics)])
     return FolderOfLogs(
         runs=tuple(runs),
         passed_over={**found.passed_over, **reader.passed_over},
@@ -80,6 +85,24 @@ class _FolderReader:
         events = read_files(paths, self._spellings)
         pieces = [piece for path in paths for piece in (*self._spellings.earlier.get(path, ()), path)]
         return RunOfLogs(name=_name(paths, self._folder), paths=tuple(pieces), events=events)
+
+    def of_logs(self, paths: Sequence[Path]) -> list[RunOfLogs]:
+        """The runs of the logs of a folder."""
+        jobs = _jobs_of(paths)
+        several = len({*jobs.values()} - {""}) > 1
+        parts = _split(paths, jobs.__getitem__) if several else [list(paths)] if paths else []
+        chains = _chains([run for part in parts for run in self.of_job(part)])
+        joined = [chain[0] if len(chain) == 1 else self.run([p for r in chain for p in r.paths]) for chain in chains]
+        return [run for each in joined for run in self.with_unknown(each)]
+
+    def copies_of_output(self, paths: Sequence[Path]) -> list[RunOfLogs]:
+        """The runs of those logs in which W&B keeps what a process printed, where they have losses."""
+        copies = []
+        for path in paths:
+            if _OUTPUT_KEPT.search(path.as_posix()):
+                with suppress(OSError):  # which is said where it is read as a log
+                    copies.append(self.run([path]))
+        return [copy for copy in copies if losses_of(copy.events)]
 
     def of_job(self, paths: Sequence[Path]) -> Iterator[RunOfLogs]:
         """The runs of which these may be the logs; those that cannot be read are left out, and kept as `unread`."""
@@ -151,11 +174,12 @@ class _FolderReader:
                 else:
                     yield alone
 
-    def with_metrics(self, runs: Sequence[RunOfLogs], paths: Sequence[Path]) -> list[RunOfLogs]:
-        """The runs, with those of which there are metrics files alone; a run's own log counts before its metrics."""
-        found = [(run, losses_of(run.events)) for path in paths if (run := self._of_metrics(path))]
-        if not found:
-            return list(runs)
+    def with_metrics(self, runs: Sequence[RunOfLogs], more: Sequence[RunOfLogs]) -> list[RunOfLogs]:
+        """The runs, with those of which there are metrics files, or copies of the output, alone.
+
+        A run's own log counts before these.
+        """
+        found = [(run, losses_of(run.events)) for run in more]
         found.sort(key=lambda each: -len(each[1]))  # the first of several about one run has the most steps
         counted = [(run, losses_of(run.events)) for run in runs]
         for metrics, losses in found:
@@ -165,7 +189,7 @@ class _FolderReader:
             if same is not None:
                 name = counted[same][0].name
                 what = f"the log of {name} counts, whose losses it has" if same < len(runs) else f"{name} has all of it"
-                self.passed_over[path] = f"metrics: {what}"
+                self.passed_over[path] = f"{_METRICS if is_metrics(path) else _COPY}: {what}"
             elif len(near) == 1:
                 run = _with_steps(counted[near[0]][0], metrics)
                 counted[near[0]] = run, losses
@@ -174,6 +198,10 @@ class _FolderReader:
             else:
                 counted.append((metrics, losses))
         return [run for run, _ in counted]
+
+    def of_metrics(self, paths: Sequence[Path]) -> list[RunOfLogs]:
+        """The runs of metrics files; those that have no steps, or cannot be read, are kept with the reason."""
+        return [run for path in paths if (run := self._of_metrics(path))]
 
     def _of_metrics(self, path: Path) -> RunOfLogs | None:
         """The run of one metrics file, if it has steps."""
@@ -238,6 +266,32 @@ def _split(paths: Sequence[Path], key: Callable[[Path], object]) -> list[list[Pa
 def _job(path: Path) -> str:
     """The job's number, by the name or the folders next to it; "" where there is none."""
     return next((match[1] for pattern in _JOBS if (match := pattern.search(end_of(path)))), "")
+
+
+def _jobs_of(paths: Sequence[Path]) -> dict[Path, str]:
+    """The job of each file. Ranks that each put the time into the name of their own log are of one job."""
+    jobs = {path: _job(path) for path in paths}
+    ranks: dict[str, set[int | None]] = {}
+    for path, job in jobs.items():
+        ranks.setdefault(job, set()).add(rank_of(path))
+    begun = sorted((time, job) for job in ranks if (time := _time_of(job)) is not None)
+    shared: dict[str, str] = {}
+    for (time, job), (later, other) in pairwise(begun):
+        first = shared.get(job, job)
+        if later - time <= STAMPS_APART and None not in ranks[first] | ranks[other] and not ranks[first] & ranks[other]:
+            shared[other] = first
+            ranks[first] |= ranks[other]
+    return {path: shared.get(job, job) for path, job in jobs.items()}
+
+
+def _time_of(job: str) -> float | None:
+    """The time that a number in a name is, to the second: 20260301101010, 1772359810; None where it is none."""
+    if len(job) == 10 and job.startswith("1"):
+        return float(job)
+    try:
+        return datetime.strptime(job, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp() if len(job) == 14 else None
+    except ValueError:
+        return None
 
 
 def _by_folder(paths: Sequence[Path], _: Spellings) -> list[list[Path]]:
