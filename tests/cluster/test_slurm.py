@@ -94,6 +94,24 @@ def test_what_travels_arrives_as_it_is_and_secrets_are_seen_nowhere(make_user: C
     assert nothing_is_left(user.cluster)
 
 
+def test_what_is_asked_of_slurm_wins_over_the_variables_of_the_submitting_shell(
+    make_user: Callable[..., SlurmUser],
+) -> None:
+    user = make_user(2, containers=False)
+    inside = user.slurm.run(["salloc", "-N1", "--mem-per-cpu=100", "env"]).stdout.splitlines()
+    of_a_job = dict(line.split("=", 1) for line in inside if line.startswith("SLURM_"))
+    wrong = {"SLURM_GPUS_PER_NODE": "h100:4", "SLURM_DISTRIBUTION": "arbitrary", "SLURM_RESTART_COUNT": "1"}
+    user.variables |= of_a_job | wrong | {"SLURM_CONF": user.slurm.environment["SLURM_CONF"], "SBATCH_TIMELIMIT": "7"}
+    user.variables |= {"SBATCH_MEM_PER_CPU": "100", "SBATCH_REQUEUE": "1", "SBATCH_EXPORT": "NONE"}
+    run = user.begin("--slurm", "time=30", nodes=2)
+    shown = user.slurm.run(["scontrol", "show", "job", user.job()]).stdout
+    assert {"TimeLimit=00:30:00", "Requeue=0"} <= set(shown.split())
+    assert not (wrong | {"SLURM_MEM_PER_CPU": "100"}).items() & environment(user.cluster.nodes[1]).items()
+    run.send_signal(signal.SIGINT)
+    code, told = over(run)
+    assert code == 130, told
+
+
 def scancel(user: SlurmUser) -> tuple[str, str]:
     user.slurm.run(["scancel", user.job()])
     return "cancelled", f"job {user.job()}"

@@ -12,7 +12,7 @@ import pytest
 
 from seatrial.command import Secret
 from seatrial.errors import InputError
-from seatrial.launch.slurm import RECORD, SlurmNode, _lay_out, find, site, wished
+from seatrial.launch.slurm import RECORD, SCRIPT, SlurmNode, _lay_out, find, site, wished
 from seatrial.launch.slurm_queue import Job
 from seatrial.launch.targets import scripts
 from seatrial.launch.where import Where
@@ -79,7 +79,8 @@ def test_the_script_that_a_plan_shows_is_the_one_that_is_submitted(
     (tmp_path / "launch").mkdir()
     (tmp_path / "plan.json").write_text("{}")
     hidden: dict[str, str] = {}
-    submitted = _lay_out(made, tmp_path, jobs, wish=wished(where), hidden=hidden).read_text()
+    _lay_out(made, tmp_path, jobs, wish=wished(where), hidden=hidden)
+    submitted = (tmp_path / SCRIPT).read_text()
     assert [line for line in shown.splitlines() if not line.startswith("nonce=")] == [
         line for line in submitted.splitlines() if not line.startswith("nonce=")
     ]

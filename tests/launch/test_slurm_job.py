@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.errors import InputError
-from seatrial.launch.slurm_job import NOT_SHARED, OPTIONS, Script, enroot_image, options, render, submission
+from seatrial.launch.slurm_job import NOT_SHARED, OPTIONS, Script, enroot_image, options, outside, render, submission
 from seatrial.spec import Container
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
@@ -136,6 +136,19 @@ def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path: Path) -> N
     assert f"does not see {tmp_path}" in done.stderr
 
 
-def test_secrets_go_to_sbatch_by_their_names() -> None:
-    argv = submission(Path("/shared/job.sh"), ["SEATRIAL_SECRET_0", "SEATRIAL_SECRET_1"])
-    assert argv == ["sbatch", "--parsable", "--export=ALL,SEATRIAL_SECRET_0,SEATRIAL_SECRET_1", "/shared/job.sh"]
+def test_sbatch_gets_secrets_by_their_names_and_each_option_where_no_variable_wins_over_it() -> None:
+    script = SCRIPTS["podman"]
+    program, parsable, export, *flags, path = submission(Path("/shared/job.sh"), script)
+    assert (program, parsable, export) == ("sbatch", "--parsable", "--export=ALL,SEATRIAL_SECRET_0")
+    assert path == "/shared/job.sh"
+    assert [f"#SBATCH {flag}" for flag in flags] == [x for x in render(script).splitlines() if x.startswith("#SBATCH")]
+    assert {"--time=1:00:00", "--exclusive", "--requeue", "--signal=B:TERM@120"} <= set(flags)
+
+
+def test_a_job_inherits_nothing_of_the_job_in_which_it_is_submitted() -> None:
+    shell = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "ml", "CUDA_HOME": "/cuda"}
+    of_a_job = {"SLURM_GPUS_PER_NODE": "4", "SLURM_RESTART_COUNT": "1", "SLURM_CONF_X": "", "SRUN_CPUS_PER_TASK": "2"}
+    devices = {"SBATCH_GPUS_PER_NODE": "4", "SBATCH_GPUS": "4", "SBATCH_GRES": "gpu:4"}
+    variables = {**shell, **of_a_job, **devices}
+    assert outside(variables, SCRIPTS["bare"]) == {**shell, **devices}
+    assert outside(variables, SCRIPTS["podman"]) == shell

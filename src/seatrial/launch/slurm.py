@@ -25,7 +25,7 @@ from seatrial.launch.launcher import Begun, launch, supervise
 from seatrial.launch.progress import Ending, Progress, Status, status_of
 from seatrial.launch.record import read_record
 from seatrial.launch.scheduler_options import seconds_of
-from seatrial.launch.slurm_job import IMAGE, NONCE, Script, options, plain, recipe_log, render, submission
+from seatrial.launch.slurm_job import IMAGE, NONCE, Script, options, outside, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.where import Where
 from seatrial.node import UNDER_SLURM, of_the_agent, slurm_node, text_of
@@ -165,7 +165,7 @@ def _submit(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish:
     """Hands a plan to Slurm, and leaves a record of its job. Raises LaunchError where Slurm refuses it."""
     hidden: dict[str, str] = {}
     script = _lay_out(plan, run_dir, jobs, wish=wish, hidden=hidden)
-    number = _sbatch(script, hidden)
+    number = _sbatch(run_dir / SCRIPT, script, hidden)
     results = wish.options.get("results")
     link = str(Path(results).resolve() / recipe_log(plan.spec, plan.engine, number)) if results else None
     record = Submitted(job=number, nodes=len(jobs), options=dict(wish.options), log=link)
@@ -222,7 +222,9 @@ def _patient(following: Following, run_dir: Path, *, imports: bool) -> Following
     return patient._replace(on_progress=_Settled(run_dir, following.on_progress).see)
 
 
-def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]) -> Path:
+def _lay_out(
+    plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]
+) -> Script:
     """Writes what the job needs, and the script that starts it; secrets go into `hidden`, by variable."""
     variables = variables_of(plan)
     hidden |= {name: value for value, name in variables.items()}
@@ -238,32 +240,30 @@ def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish
     for number, ((_, job), processes) in enumerate(zip(jobs, plan.hosts.values(), strict=True)):
         stripped = without_secrets(job, processes, variables)
         write_json(run_dir / (slurm_node.JOB % number), {**stripped, "signals_reach_all": True})
-    path = run_dir / SCRIPT
-    write_text(path, script_of(plan, run_dir, wish=wish, nonce=nonce))
-    return path
+    script = script_of(plan, run_dir, wish=wish, nonce=nonce)
+    write_text(run_dir / SCRIPT, render(script))
+    return script
 
 
-def script_of(plan: Plan, run_dir: Path, *, wish: Wish, nonce: str) -> str:
+def script_of(plan: Plan, run_dir: Path, *, wish: Wish, nonce: str) -> Script:
     """The script that is submitted; by the nonce its nodes know that they see the run directory."""
-    return render(
-        Script(
-            name=plan.spec.name,
-            root=PurePosixPath(run_dir),
-            nonce=nonce,
-            nodes=len(plan.hosts),
-            options=wish.options,
-            container=plan.container,
-            secrets=tuple(variables_of(plan).values()),
-        )
+    return Script(
+        name=plan.spec.name,
+        root=PurePosixPath(run_dir),
+        nonce=nonce,
+        nodes=len(plan.hosts),
+        options=wish.options,
+        container=plan.container,
+        secrets=tuple(variables_of(plan).values()),
     )
 
 
-def _sbatch(script: Path, hidden: Mapping[str, str]) -> int:
+def _sbatch(path: Path, script: Script, hidden: Mapping[str, str]) -> int:
     """Hands the script to Slurm; the job's number."""
-    argv = submission(script, tuple(hidden))
+    variables = {**outside(os.environ, script), **hidden}
     try:
         done = subprocess.run(
-            argv, env={**os.environ, **hidden}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            submission(path, script), env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=SUBMIT_SECONDS, start_new_session=True,  # Ctrl-C would leave a job of which nobody knows the number
         )  # fmt: skip
     except FileNotFoundError:

@@ -52,6 +52,9 @@ OPTIONS: Mapping[str, Option] = {
 }
 _SAID_OTHERWISE = ("signal", "requeue", "exclusive", "nodes", "results")  # all others are sbatch's by the same name
 _DEVICES = ("gres", "gpus-per-node")
+_OF_DEVICES = ("SBATCH_GPUS", "SBATCH_GRES")  # how variables begin that ask for devices in some way
+_OF_JOBS = ("SLURM_", "SRUN_")  # how variables begin that describe a job, and are options to an srun in another
+_OF_THE_SITE = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")  # by these Slurm is found
 _USUAL = {"requeue": "no", "exclusive": "yes", "mem": "0"}
 
 
@@ -93,8 +96,8 @@ _ON_EACH = (
 )
 
 
-def render(script: Script) -> str:
-    """The script, for sbatch and for people."""
+def flags_of(script: Script) -> list[str]:
+    """The options of a script for sbatch, a word each."""
     given = {**_USUAL, **script.options}
     root = str(plain(script.root, "the run directory"))
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", script.name).strip("-.")[:60] or "run"
@@ -107,12 +110,18 @@ def render(script: Script) -> str:
         "chdir": root,
         **{key: given[key] for key in OPTIONS if key in given and key not in _SAID_OTHERWISE},
     }
-    lines = [f"#SBATCH --{flag}={value}" for flag, value in flags.items()]
+    words = [f"--{flag}={value}" for flag, value in flags.items()]
     # To the script alone, which asks the agents to stop: Slurm's signals reach agent and processes alike, and a second
     # one makes the trainer stop at once.
-    lines += [f"#SBATCH --signal=B:{given['signal']}"] if "signal" in given else []
-    lines += ["#SBATCH --exclusive"] if given["exclusive"] == "yes" else []
-    lines += ["#SBATCH --requeue" if given["requeue"] == "yes" else "#SBATCH --no-requeue"]
+    words += [f"--signal=B:{given['signal']}"] if "signal" in given else []
+    words += ["--exclusive"] if given["exclusive"] == "yes" else []
+    return [*words, "--requeue" if given["requeue"] == "yes" else "--no-requeue"]
+
+
+def render(script: Script) -> str:
+    """The script, for sbatch and for people."""
+    root = str(plain(script.root, "the run directory"))
+    lines = [f"#SBATCH {flag}" for flag in flags_of(script)]
     step = ["--ntasks-per-node=1", "--kill-on-bad-exit=1", f"--wait={LAST_SECONDS}", "--unbuffered", "--label"]
     step += ["--cpu-bind=none", "--mpi=none"]
     step += _pyxis(script) if script.container else []
@@ -190,9 +199,23 @@ def plain(path: str | PurePath, what: str) -> str | PurePath:
     return path
 
 
-def submission(script: Path, secrets: Sequence[str]) -> list[str]:
-    """sbatch's command line; the secrets go by their names."""
-    return ["sbatch", "--parsable", f"--export={','.join(('ALL', *secrets))}", str(script)]
+def submission(path: Path, script: Script) -> list[str]:
+    """sbatch's command line; the secrets go by their names.
+
+    The script's options stand here once more: sbatch's variables win over those in a script, and these over both.
+    """
+    exported = ",".join(("ALL", *script.secrets))
+    return ["sbatch", "--parsable", f"--export={exported}", *flags_of(script), str(path)]
+
+
+def outside(variables: Mapping[str, str], script: Script) -> dict[str, str]:
+    """The variables of the submitting shell that a job may have.
+
+    Of a shell that is in a job itself, it gets none that describe that job: srun takes them for options. And where the
+    script asks for devices, nothing else does.
+    """
+    dropped = (*_OF_JOBS, *(_OF_DEVICES if set(_DEVICES) & set(script.options) else ()))
+    return {n: value for n, value in variables.items() if n in _OF_THE_SITE or not n.startswith(dropped)}
 
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}

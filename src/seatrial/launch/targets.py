@@ -112,10 +112,11 @@ def with_requests(where: Where, spec: RunSpec, *, rehearsing: bool) -> Where:
 def scripts(where: Where, plan: Plan, run_dir: Path) -> dict[str, str]:
     """The scripts that a target hands to another program to start a plan: path in the run directory → text."""
     if where.on == "slurm":
-        from seatrial.launch import slurm
+        from seatrial.launch import slurm, slurm_job
 
         wish = slurm.wished(where)
-        return {slurm.SCRIPT: slurm.script_of(plan, run_dir.resolve(), wish=wish, nonce="chosen at submission")}
+        script = slurm.script_of(plan, run_dir.resolve(), wish=wish, nonce="chosen at submission")
+        return {slurm.SCRIPT: slurm_job.render(script)}
     if where.on == "kubernetes":
         from seatrial.launch.kubernetes import target as kubernetes
 
