@@ -15,7 +15,7 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.plan import Machine, Plan, PlanRequest, Site, choose_remat, collapsed_to_fit, make_plan
 from seatrial.shrink.collapse import collapse
 from seatrial.shrink.rehearsal import rehearse
-from seatrial.spec import Batch, Container, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
+from seatrial.spec import Batch, Checkpoint, Container, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
 from seatrial.spec.presets import MODELS
 from tests.helpers.compiled import spec_of
 
@@ -51,6 +51,26 @@ def test_a_process_is_the_trainers_command_line() -> None:
         *("--process-id", "1", "--num-processes", "2", "--coordinator", "127.0.0.1:4711", "--cpu-devices", "4"),
     )
     assert from_dict(json.loads(made.files["launch/trainer-spec.json"])) == made.spec
+
+
+def test_a_run_that_a_scheduler_may_restart_resumes_then_and_only_then() -> None:
+    spec = dataclasses.replace(make_spec(nodes=2, devices=4), checkpoint=Checkpoint(enabled=True))
+    made, fixed = plan(spec, restarts=True), plan(spec)
+    assert fixed.restart == ()
+    assert made.processes == fixed.processes
+    assert [(each.host, each.log) for each in made.restart] == [(each.host, each.log) for each in made.processes]
+    first, again = "/runs/it/launch/trainer-spec.json", "/runs/it/launch/trainer-spec-restart.json"
+    for process, restarted in zip(made.processes, made.restart, strict=True):
+        assert restarted.command.argv == tuple(again if w == first else w for w in process.command.argv)
+    specs = {path: from_dict(json.loads(text)).checkpoint.resume for path, text in made.files.items()}
+    assert specs == {"launch/trainer-spec.json": False, "launch/trainer-spec-restart.json": True}
+
+
+def test_a_restarted_run_of_another_engine_is_told_to_resume() -> None:
+    spec = dataclasses.replace(make_spec(device="h100"), checkpoint=Checkpoint(enabled=True))
+    made = plan(spec, machine=EIGHT_GPUS, engine="megatron", restarts=True)
+    (first,), (again,) = ((each.command.argv for each in starts) for starts in (made.processes, made.restart))
+    assert set(again) - set(first) == {"--load"}
 
 
 def test_a_single_process_needs_no_coordinator() -> None:

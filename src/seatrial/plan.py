@@ -80,6 +80,7 @@ class Plan:
     on: str
     spec: RunSpec
     processes: tuple[Process, ...]
+    restart: tuple[Process, ...] = ()  # the same, as a scheduler starts them again; empty where it does not
     rehearsal: Rehearsal | None = None
     step_pattern: str = native.STEP_PATTERN
     first_step: int = 0  # the number that the log gives the first one
@@ -90,15 +91,17 @@ class Plan:
     @property
     def files(self) -> dict[str, str]:
         """The files that must stand in the run directory before the start: relative path → content."""
-        return {path: text for process in self.processes for path, text in process.command.files.items()}
+        return {path: text for process in self.starts for path, text in process.command.files.items()}
+
+    @property
+    def starts(self) -> tuple[Process, ...]:
+        """Every process as it is started, first and again."""
+        return (*self.processes, *self.restart)
 
     @property
     def hosts(self) -> dict[Host, list[Process]]:
         """The processes by host, both in rank order."""
-        hosts: dict[Host, list[Process]] = {}
-        for process in self.processes:
-            hosts.setdefault(process.host, []).append(process)
-        return hosts
+        return by_host(self.processes)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain data, for `plan.json`; secrets stay masked."""
@@ -126,13 +129,22 @@ class Plan:
         }
 
 
+def by_host(processes: Sequence[Process]) -> dict[Host, list[Process]]:
+    """The processes by host, in their order."""
+    hosts: dict[Host, list[Process]] = {}
+    for process in processes:
+        hosts.setdefault(process.host, []).append(process)
+    return hosts
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
     """The inputs of a plan.
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
     how many of the nodes this machine stands for (default: all), `secrets` variables that no configuration holds,
-    `shell` those of the launcher's shell, `remat_notes` the notes of `choose_remat`, `attempt` counts from 1.
+    `shell` those of the launcher's shell, `remat_notes` the notes of `choose_remat`, `attempt` counts from 1,
+    `restarts` says that a scheduler may start the processes again, which then resume.
     """
 
     spec: RunSpec
@@ -144,6 +156,7 @@ class PlanRequest:
     coordinator: str = "127.0.0.1:0"
     nodes_here: int | None = None
     attempt: int = 1
+    restarts: bool = False
     site: Site | None = None
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     shell: Mapping[str, str] = field(default_factory=dict)
@@ -222,14 +235,15 @@ def make_plan(request: PlanRequest) -> Plan:
     ground, hosts, notes = _at_site(request, request.site) if request.site else _on_this_machine(request)
     made = trains.commands(spec, ground)
     commands, container, about_containers = _contained(made.each, request)
+    again: Sequence[Command] = ()
+    if request.restarts:
+        again = trains.commands(resumed(spec), replace(ground, restarted=True)).each
     return Plan(
         engine=request.engine,
         on=request.on,
         spec=spec,
-        processes=tuple(
-            Process(rank=rank, host=host, command=command, log=f"nodes/{host.name}/rank{rank}.log")
-            for rank, (host, command) in enumerate(zip(hosts, commands, strict=True))
-        ),
+        processes=_processes(hosts, commands),
+        restart=_processes(hosts, _contained(again, request)[0]) if again else (),
         rehearsal=request.rehearsal,
         step_pattern=trains.STEP_PATTERN,
         first_step=trains.FIRST_STEP,
@@ -237,6 +251,18 @@ def make_plan(request: PlanRequest) -> Plan:
         dropped=tuple(made.dropped),
         notes=(*request.remat_notes, *notes, *made.notes, *_notes_on_flags(request), *about_containers),
     )
+
+
+def _processes(hosts: Sequence[Host], commands: Sequence[Command]) -> tuple[Process, ...]:
+    return tuple(
+        Process(rank=rank, host=host, command=command, log=f"nodes/{host.name}/rank{rank}.log")
+        for rank, (host, command) in enumerate(zip(hosts, commands, strict=True))
+    )
+
+
+def resumed(spec: RunSpec) -> RunSpec:
+    """The spec of an attempt that goes on from the last checkpoint, where it saves any."""
+    return replace(spec, checkpoint=replace(spec.checkpoint, resume=spec.checkpoint.enabled))
 
 
 # --- where the processes are ------------------------------------------------------------------------------------------

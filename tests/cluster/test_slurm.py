@@ -242,6 +242,19 @@ def test_a_job_is_stopped_from_another_shell(make_user: Callable[..., SlurmUser]
     assert nothing_is_left(user.cluster)
 
 
+def test_a_job_that_may_be_requeued_does_not_resume_from_another_run_s_checkpoints(
+    make_user: Callable[..., SlurmUser],
+) -> None:
+    user = make_user(1, containers=False)
+    checkpoint = {"enabled": True, "interval_steps": 5, "directory": str(user.cluster.shared / "kept")}
+    for name, steps in (("first", 5), ("second", 10)):
+        user.out = user.cluster.shared / name
+        config = user.endless(nodes=1, steps=steps, checkpoint=checkpoint)
+        code, told = user.run(*user.under_slurm(config, "--slurm", "requeue=yes"))
+        assert code == (0 if name == "first" else 3), told
+    assert "holds checkpoints already" in told
+
+
 def test_a_job_that_is_requeued_goes_on_from_its_checkpoint(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(1, containers=False)
     config = user.endless(nodes=1, steps=2000, checkpoint={"enabled": True, "interval_steps": 100})

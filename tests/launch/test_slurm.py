@@ -72,14 +72,14 @@ def test_the_script_that_a_plan_shows_is_the_one_that_is_submitted(
     where = Where(on="slurm", slurm=("partition=zzz",), container=runtime)
     made = plan(runtime)
     (shown,) = scripts(where, made, tmp_path).values()
-    jobs: list[tuple[str, Any]] = []
-    for host, processes in made.hosts.items():
+    jobs: list[Any] = []
+    for processes in made.hosts.values():
         told = [{"environment": dict(process.command.environment), "stdin": None} for process in processes]
-        jobs.append((host.name, json.loads(json.dumps({"processes": told}, default=str))))
+        jobs.append(json.loads(json.dumps({"processes": told}, default=str)))
     (tmp_path / "launch").mkdir()
     (tmp_path / "plan.json").write_text("{}")
     hidden: dict[str, str] = {}
-    _lay_out(made, tmp_path, jobs, wish=wished(where), hidden=hidden)
+    _lay_out(made, tmp_path, jobs, [], wish=wished(where), hidden=hidden)
     submitted = (tmp_path / SCRIPT).read_text()
     assert [line for line in shown.splitlines() if not line.startswith("nonce=")] == [
         line for line in submitted.splitlines() if not line.startswith("nonce=")

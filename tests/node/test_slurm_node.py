@@ -92,6 +92,10 @@ def test_it_becomes_the_agent_of_its_node(tmp_path: Path) -> None:
     assert again.returncode == 1  # a second run of this name gets no further
     assert again.stderr.startswith("seatrial: ")
     (tmp_path / "nodes" / "node7" / "stop").touch()
+    told = {**process, "argv": [*process["argv"][:2], f"{program}; print('again')"]}
+    (tmp_path / "launch" / "slurm" / "restart-0.json").write_text(
+        json.dumps({**job, "processes": [told], "secrets": secrets})
+    )
     subprocess.run(start, env={**os.environ, **variables, "SLURM_RESTART_COUNT": "1"}, check=True, timeout=60)
-    assert (tmp_path / "nodes" / "node7" / "rank0.log").read_text() == 2 * "canary []\n"
+    assert (tmp_path / "nodes" / "node7" / "rank0.log").read_text() == 2 * "canary []\n" + "again\n"
     assert not (tmp_path / "nodes" / "node7" / "stop").exists()

@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,8 +131,3 @@ def archive_attempt(run_dir: Path, spec: RunSpec, number: int) -> None:
     for path in (path for pattern in EVIDENCE for path in run_dir.glob(pattern)):
         path.rename(kept / path.name)
     (run_dir / "launch").mkdir()
-
-
-def resumed(spec: RunSpec) -> RunSpec:
-    """The spec of an attempt that goes on from the last checkpoint, where it saves any."""
-    return replace(spec, checkpoint=replace(spec.checkpoint, resume=spec.checkpoint.enabled))

@@ -17,7 +17,7 @@ from seatrial.command import Secret
 from seatrial.commands.check import ConfigArguments, read_valid, spec_of
 from seatrial.commands.judge import judge_and_report
 from seatrial.commands.preflight import check_before_run
-from seatrial.commands.retries import archive_attempt, beginning, decide_retry, mark_decided, mark_undecided, resumed
+from seatrial.commands.retries import archive_attempt, beginning, decide_retry, mark_decided, mark_undecided
 from seatrial.console import Say, inert
 from seatrial.dialects.data_files import has_data
 from seatrial.engines import engine as engine_called
@@ -27,7 +27,7 @@ from seatrial.launch.display import watched
 from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import Target, checked, target, with_requests
 from seatrial.launch.where import HERE, Where
-from seatrial.plan import Plan, PlanRequest, Site, choose_remat, collapsed, collapsed_to_fit, make_plan
+from seatrial.plan import Plan, PlanRequest, Site, choose_remat, collapsed, collapsed_to_fit, make_plan, resumed
 from seatrial.publish.live import LiveRun, served
 from seatrial.runs.directory import claim, new_directory, short_path, write_inputs
 from seatrial.runs.status import write_status
@@ -134,10 +134,11 @@ def _prepare(
     """Everything of an attempt before its start: the plan, the run directory, and the preflight of its hosts."""
     spec = spec_of(resolved)
     site = there.site(where, spec, run_dir)
-    trained = resumed(spec) if attempt > 1 or there.restarts(where) else spec
+    trained = resumed(spec) if attempt > 1 else spec
     plan = plan_run(
-        request, trained, run_dir, site=site, on=where.on, attempt=attempt, coordinator=f"127.0.0.1:{free_port()}"
-    )
+        request, trained, run_dir, site=site, on=where.on, attempt=attempt, restarts=there.restarts(where),
+        coordinator=f"127.0.0.1:{free_port()}",
+    )  # fmt: skip
     if attempt == 1:
         claim(run_dir)
         write_status(run_dir, plan.spec, "starting")

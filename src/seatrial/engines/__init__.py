@@ -54,6 +54,7 @@ class Ground:
     contained: bool = False  # whether each command will run in the configuration's container
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # variables that no configuration holds
     attempt: int = 1
+    restarted: bool = False  # the commands are for a start after the first, beside whose files theirs stand
     shell: Mapping[str, str] | None = None
 
     def rendezvous(self, spec: RunSpec) -> tuple[str, str]:

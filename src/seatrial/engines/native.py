@@ -18,6 +18,7 @@ ON_CPU = True
 FIXED = ()
 NEEDS_JAX_HERE = True
 SPEC_FILE = "launch/trainer-spec.json"
+RESTART_FILE = "launch/trainer-spec-restart.json"
 XLA_FLAGS, TUNABLES = "XLA_FLAGS", "GLIBC_TUNABLES"
 STEP_PATTERN = r"^completed step: (\d+)"  # MaxText's line, which the trainer prints
 
@@ -37,14 +38,15 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     """One trainer a node, with the spec in a file; its Python is this one, unless the ground has its own."""
     # The trainer reads neither container nor environment from the file; there, they would only show their secrets.
     content = dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, environment={}), container=None)
-    files = {SPEC_FILE: json.dumps(to_dict(content), indent=1) + "\n"}
+    path = RESTART_FILE if ground.restarted else SPEC_FILE
+    files = {path: json.dumps(to_dict(content), indent=1) + "\n"}
     # -P: a file that lies in the user's folder must not take the place of a module.
     trainer = (ground.python or sys.executable, "-P", "-m", "seatrial.train")
     each = [
         Command(
             argv=(
                 *trainer,
-                *(str(ground.run_dir / SPEC_FILE), "--out", str(ground.run_dir)),
+                *(str(ground.run_dir / path), "--out", str(ground.run_dir)),
                 *("--process-id", str(rank), "--num-processes", str(len(ground.placements))),
                 *(("--coordinator", ground.coordinator) if ground.coordinator else ()),
                 *(("--attempt", str(ground.attempt)) if ground.attempt > 1 else ()),

@@ -15,7 +15,7 @@ VARIABLE = "SEATRIAL_SECRET_{}"
 
 def variables_of(plan: Plan) -> dict[str, str]:
     """The variables by which a plan's secrets reach its hosts: value → name."""
-    values = dict.fromkeys(value for process in plan.processes for _, _, value in _secrets(process))
+    values = dict.fromkeys(value for process in plan.starts for _, _, value in _secrets(process))
     return {value: VARIABLE.format(number) for number, value in enumerate(values)}
 
 

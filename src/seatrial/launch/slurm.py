@@ -20,7 +20,7 @@ from seatrial.cluster import Cluster, Host
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.follow import Following, Node
 from seatrial.launch.hidden import variables_of, without_secrets
-from seatrial.launch.job import Job
+from seatrial.launch.job import Job, Terms, agent_job
 from seatrial.launch.launcher import Begun, launch, supervise
 from seatrial.launch.progress import Ending, Progress, Status, status_of
 from seatrial.launch.record import read_record
@@ -29,7 +29,7 @@ from seatrial.launch.slurm_job import IMAGE, NONCE, Script, options, outside, pl
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.where import Where
 from seatrial.node import UNDER_SLURM, of_the_agent, slurm_node, text_of
-from seatrial.plan import Plan, Site
+from seatrial.plan import Plan, Site, by_host
 from seatrial.runs.files import read_object, read_text, touch, write_json, write_text
 from seatrial.spec import RunSpec
 
@@ -148,7 +148,9 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
     with ExitStack() as open_until_the_end:
 
         def begin(jobs: Sequence[tuple[str, Job]]) -> Begun:
-            record = _submit(plan, run_dir, jobs, wish=wish)
+            at = Terms(run_dir, run_dir, following.deadlines.grace_seconds, None)
+            again = [agent_job(plan, host, own, at, masked=False) for host, own in by_host(plan.restart).items()]
+            record = _submit(plan, run_dir, [job for _, job in jobs], again, wish=wish)
             number = record.job
             following.say(f"job {number} is submitted; to stop it: seatrial stop {run_dir}, or scancel {number}")
             watch = Watch(
@@ -161,10 +163,10 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
         return launch(plan, run_dir, begin=begin, root=run_dir, directory=run_dir, following=patient)
 
 
-def _submit(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish) -> Submitted:
+def _submit(plan: Plan, run_dir: Path, jobs: Sequence[Job], again: Sequence[Job], *, wish: Wish) -> Submitted:
     """Hands a plan to Slurm, and leaves a record of its job. Raises LaunchError where Slurm refuses it."""
     hidden: dict[str, str] = {}
-    script = _lay_out(plan, run_dir, jobs, wish=wish, hidden=hidden)
+    script = _lay_out(plan, run_dir, jobs, again, wish=wish, hidden=hidden)
     number = _sbatch(run_dir / SCRIPT, script, hidden)
     results = wish.options.get("results")
     link = str(Path(results).resolve() / recipe_log(plan.spec, plan.engine, number)) if results else None
@@ -223,7 +225,7 @@ def _patient(following: Following, run_dir: Path, *, imports: bool) -> Following
 
 
 def _lay_out(
-    plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]
+    plan: Plan, run_dir: Path, jobs: Sequence[Job], again: Sequence[Job], *, wish: Wish, hidden: dict[str, str]
 ) -> Script:
     """Writes what the job needs, and the script that starts it; secrets go into `hidden`, by variable."""
     variables = variables_of(plan)
@@ -237,9 +239,10 @@ def _lay_out(
         write_text(run_dir / name, text)
     for name in UNDER_SLURM:
         write_text(run_dir / "launch" / f"{name}.py", text_of(name))
-    for number, ((_, job), processes) in enumerate(zip(jobs, plan.hosts.values(), strict=True)):
-        stripped = without_secrets(job, processes, variables)
-        write_json(run_dir / (slurm_node.JOB % number), {**stripped, "signals_reach_all": True})
+    for form, given, of_plan in ((slurm_node.JOB, jobs, plan.processes), (slurm_node.RESTART, again, plan.restart)):
+        for number, (job, processes) in enumerate(zip(given, by_host(of_plan).values(), strict=True)):
+            stripped = without_secrets(job, processes, variables)
+            write_json(run_dir / (form % number), {**stripped, "signals_reach_all": True})
     script = script_of(plan, run_dir, wish=wish, nonce=nonce)
     write_text(run_dir / SCRIPT, render(script))
     return script

@@ -33,7 +33,7 @@ class Target(Protocol):
         """The hosts of a run, or of any; None where they are this machine. Raises InputError for unusable ones."""
 
     def restarts(self, where: Where) -> bool:
-        """True if it may restart the processes by itself, which then continue from the last checkpoint."""
+        """True if it may restart the processes by itself, by the plan's `restart`."""
 
     def without(self, where: Where, hosts: tuple[str, ...], run_dir: Path) -> Where:
         """The same without some hosts of the attempt whose files are in the run directory."""

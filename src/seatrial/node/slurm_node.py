@@ -35,6 +35,7 @@ else:  # on a node, where it lies beside this
 HOST, ADDRESS = "slurm-node-%d.invalid", "slurm-address-%d.invalid"
 STAND_IN = re.compile(r"slurm-(node|address)-(\d+)\.invalid")
 JOB = "launch/slurm/job-%d.json"
+RESTART = "launch/slurm/restart-%d.json"  # the job of a node after Slurm has requeued the whole
 PLACE = "launch/slurm/node-%d.json"
 FAILED = "launch/slurm/failed"
 ASK_SECONDS = 20
@@ -125,7 +126,9 @@ def main(arguments: list[str]) -> None:
     rank, restarts = int(os.environ["SLURM_NODEID"]), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     hosts = hostnames(os.environ["SLURM_JOB_NODELIST"])
     address = address_of(hosts[0]) if len(hosts) > 1 else "127.0.0.1"
-    with open(os.path.join(root, JOB % rank), encoding="utf-8") as file:
+    again = os.path.join(root, RESTART % rank)
+    path = again if restarts and os.path.exists(again) else os.path.join(root, JOB % rank)
+    with open(path, encoding="utf-8") as file:
         job = with_hosts(json.load(file), hosts, address)  # before the secrets, which stay as they are
     job = with_secrets(job, os.environ)
     directory = job["directory"]
