@@ -14,7 +14,7 @@ from seatrial.launch.ending import conclude, judge, overdue, with_stopped
 from seatrial.launch.progress import Ending, Progress, status_of
 from seatrial.node.agent import PEER_LOST, SETTLE_SECONDS
 from seatrial.node.processes import describe_exit
-from seatrial.spec import Checkpoint, Evaluation, Expectation, Logging
+from seatrial.spec import Checkpoint, Container, Evaluation, Expectation, Logging, Objective
 from seatrial.spec.presets import MODELS
 from tests.helpers.streams import make_spec
 
@@ -233,7 +233,7 @@ def test_the_pace_is_taken_from_the_steps_seen() -> None:
 def test_a_run_that_evaluates_or_saves_is_given_time_for_it():
     spec = make_spec()
     usual = deadlines_for(spec)
-    assert usual == Deadlines()
+    assert usual == replace(Deadlines(), slow_seconds=usual.slow_seconds)
     saving = deadlines_for(replace(spec, checkpoint=Checkpoint(enabled=True)))
     assert saving.step_seconds == usual.step_seconds  # it saves beside its steps
     assert saving.shutdown_seconds > usual.shutdown_seconds
@@ -241,6 +241,52 @@ def test_a_run_that_evaluates_or_saves_is_given_time_for_it():
     blocking = Checkpoint(enabled=True, asynchronous=False)
     for changes in ({"evaluation": Evaluation(interval_steps=10)}, {"checkpoint": blocking}):
         assert deadlines_for(replace(spec, **changes)).step_seconds > 10 * usual.step_seconds
+
+
+def test_steps_of_which_nothing_is_known_may_take_as_long_for_each_that_is_not_logged() -> None:
+    """As with Megatron's `--log-interval`, whose default is 100, on devices that nobody names."""
+    limits = deadlines_for(make_spec(steps=450, device=None, logging=Logging(interval_steps=100)))
+    seen = seen_at((0.0, [process(0)]))
+    seen.planned_steps = 450
+    assert overdue(seen, limits, 2000.0) is None  # steps of 20 s
+    assert "no first step" in str(overdue(seen, limits, 5900.0))
+    seen.last_step, seen.step_seen = 100, 2000.0
+    assert overdue(seen, limits, 4000.0) is None
+    seen.intervals = [0.1]
+    assert "no step after step 100" in str(overdue(seen, limits, 2102.0))  # the pace is known by now
+    seen.last_step, seen.step_seen, seen.intervals = 400, 8000.0, [20.0]
+    assert overdue(seen, limits, 8000.0 + 10 * 100 * 20 + 29) is None  # and the end, which is not logged
+    short = deadlines_for(make_spec(steps=5, device=None, logging=Logging(interval_steps=100)))
+    assert short.first_step_seconds == Deadlines().first_step_seconds
+
+
+def test_an_evaluation_may_take_as_long_as_its_batches() -> None:
+    """Megatron evaluates 100 batches by default, and at the end as many of validation and of test data."""
+    spec = make_spec(steps=500)
+    limits = deadlines_for(replace(spec, evaluation=Evaluation(interval_steps=100, batches=100)))
+    seen = seen_at((0.0, [process(0, last_step=250)]))
+    seen.planned_steps, seen.intervals = 500, [20.0]
+    assert overdue(seen, limits, 1600.0) is None
+    assert "no step after step 250" in str(overdue(seen, limits, 1700.0))
+    seen.last_step = 499
+    assert overdue(seen, limits, 2600.0) is None
+    assert "after the last step" in str(overdue(seen, limits, 2700.0))
+    seen.intervals = [0.05]  # quick steps have quick evaluations
+    assert "after the last step" in str(overdue(seen, limits, 700.0))
+    whole = deadlines_for(replace(spec, evaluation=Evaluation(interval_steps=100)))
+    assert whole.evaluation_steps > limits.evaluation_steps
+
+
+def test_what_a_run_does_before_its_first_step_is_given_time() -> None:
+    spec = make_spec(steps=1000, device=None)
+    usual = deadlines_for(spec).first_step_seconds
+    dpo = deadlines_for(replace(spec, objective=Objective(kind="dpo")))  # the reference model sees all data first
+    assert dpo.first_step_seconds > usual + 1000 * dpo.slow_seconds / 3
+    first = deadlines_for(replace(spec, evaluation=Evaluation(interval_steps=100, initial_batches=50)))
+    assert first.first_step_seconds > usual + 50 * first.slow_seconds / 3
+    for pull, more in (("always", 1800), ("missing", 1800), ("never", 0), (None, 0)):
+        pulling = replace(spec, container=Container(image="jax:1", pull=pull))
+        assert deadlines_for(pulling).first_step_seconds == usual + more
 
 
 def test_a_run_of_which_slow_steps_are_expected_is_given_time_for_them() -> None:

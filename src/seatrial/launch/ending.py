@@ -36,16 +36,20 @@ def overdue(progress: Progress, deadlines: Deadlines, now: float) -> str | None:
         late = _late(f"no agent has reported{where}", now - progress.started, deadlines.start_seconds)
         if late or not progress.processes:
             return "; ".join([late, *list(progress.unreached.values())[:1]]) if late else None
+    median = progress.median_seconds
+    at_the_end = deadlines.at_the_end(median)
     if progress.first_exit is not None:
         rank, seen = progress.first_exit
         waited = now - max(seen, progress.step_seen)
-        return _late(f"not all processes have ended after rank {rank} ended", waited, deadlines.shutdown_seconds)
+        return _late(f"not all processes have ended after rank {rank} ended", waited, at_the_end)
     if progress.last_step is None:
         return _late("no first step (compilation included)", now - progress.started, deadlines.first_step_seconds)
     waited = now - progress.step_seen
     if progress.last_step >= progress.planned_steps - 1:
-        return _late("not all processes have ended after the last step", waited, deadlines.shutdown_seconds)
-    limit = max(deadlines.step_seconds, deadlines.step_medians * progress.median_seconds)
+        return _late("not all processes have ended after the last step", waited, at_the_end)
+    limit = deadlines.between_steps(median)
+    if progress.last_step >= progress.planned_steps - deadlines.logged_steps:  # no further step is logged
+        limit += at_the_end
     return _late(f"no step after step {progress.last_step}", waited, limit)
 
 
