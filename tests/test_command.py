@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.command import RUNTIMES, Command, in_container, is_secret, masked
+from seatrial.command import RUNTIMES, Command, guarded, in_container, is_secret, masked, revealed, shown
 from seatrial.dialects import DIALECTS
 from seatrial.dialects.explain import table
 from seatrial.dialects.fields import FIELDS
@@ -147,6 +147,21 @@ def test_what_follows_a_secret_stays() -> None:
 
 def test_an_access_token_is_known_by_its_look() -> None:
     assert masked("login with hf_abcdefgh12345678 failed") == "login with *** failed"
+
+
+def test_a_password_in_a_url_is_hidden_under_any_name_and_still_travels() -> None:
+    proxy, index = "http://alice:s3cr3t@proxy.corp:3128", "https://__token__:s3cr3t@pypi.corp/simple"
+    given = {"HTTPS_PROXY": proxy, "PIP_INDEX_URL": index, "NO_PROXY": "http://host:80", "AT": "a@b"}
+    kept = guarded(given)
+    assert shown(kept) == {**given, "HTTPS_PROXY": "***", "PIP_INDEX_URL": "***"}
+    assert revealed(kept) == given
+    assert masked(f"wget {proxy} and {index}") == (
+        "wget http://alice:***@proxy.corp:3128 and https://__token__:***@pypi.corp/simple"
+    )
+    assert len(masked(proxy, same_length=True)) == len(proxy)
+    assert masked("http://:p@ss@host") == "http://:***@host"
+    for text in ("http://host:80/a@b", "http://[fd00::1]:80/x", "git+ssh://git@host:22/x", "see http://a:1, mail b@c"):
+        assert masked(text) == text
 
 
 @pytest.mark.parametrize("text", [

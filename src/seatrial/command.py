@@ -98,8 +98,11 @@ def _is_secret_part(name: str) -> bool:
 
 
 def guarded(variables: Mapping[str, str]) -> dict[str, str | Secret]:
-    """The variables, with a `Secret` for each whose name says so."""
-    return {name: Secret(value) if is_secret(name) else value for name, value in variables.items()}
+    """The variables, with a `Secret` for each whose name says so, or whose value looks so."""
+    return {
+        name: Secret(value) if is_secret(name) or _LOOKS_SO.search(value) else value
+        for name, value in variables.items()
+    }
 
 
 def shown(variables: Mapping[str, str | Secret]) -> dict[str, str]:
@@ -121,7 +124,8 @@ _NAMED = re.compile(
     (?:[^\S\n]*(?P<sign>\+=|:=|=>|[=:])[^\S\n]*|(?(option)["']?[^\S\n]*,?[^\S\n]+(?!-)|(?!)))""",
     re.VERBOSE,
 )
-_LOOKS_SO = re.compile(r"\bhf_[A-Za-z0-9]{8,}\b")  # a token of Hugging Face
+# A token of Hugging Face, or the password in a URL: http://user:password@host.
+_LOOKS_SO = re.compile(r"""\bhf_[A-Za-z0-9]{8,}\b|(?<=://)(?P<user>[^\s/:@"']{0,200}:)[^\s/"']{1,500}(?=@)""")
 _QUOTED = re.compile(r"""(?s)(\\?)(["'])(?:(?!\1\2)(?:\\.|[^\\]))*\1\2""")
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token)[^\S\n]+")
 _WORD = re.compile(r"""(?:\\.|"[^"\n]*"|'[^'\n]*'|[^\s;])*""")
@@ -138,8 +142,17 @@ def masked(text: str, *, same_length: bool = False) -> str:
     for start, end in _spans(text):
         pieces += [text[done:start], re.sub(r"\S", "*", text[start:end]) if same_length else MASK]
         done = end
-    rest = "".join([*pieces, text[done:]])
-    return _LOOKS_SO.sub(lambda match: "*" * len(match[0]) if same_length else MASK, rest)
+    return without_looks("".join([*pieces, text[done:]]), same_length=same_length)
+
+
+def without_looks(text: str, *, same_length: bool = False) -> str:
+    """The text without what looks like a secret under any name."""
+
+    def hide(match: re.Match[str]) -> str:
+        user = match["user"] or ""
+        return user + ("*" * (len(match[0]) - len(user)) if same_length else MASK)
+
+    return _LOOKS_SO.sub(hide, text)
 
 
 def secrets_in(text: str) -> set[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from seatrial.command import MASK
+from seatrial.command import MASK, without_looks
 from seatrial.dialects import DIALECTS
 from seatrial.dialects.convert import TARGETS, about, parse
 from seatrial.dialects.fields import FIELDS, Field
@@ -216,7 +216,9 @@ def _masked(path: str, value: Any) -> Any:
     """The value as it is, but for secrets."""
     if isinstance(value, Mapping):
         return {name: _masked(f"{path}.{name}", item) for name, item in value.items()}
-    return MASK if shown(path, value) == MASK else value
+    if shown(path, value) == MASK:
+        return MASK
+    return without_looks(value) if isinstance(value, str) else value
 
 
 def _place(path: str, origin: Origin) -> str:

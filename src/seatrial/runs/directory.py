@@ -9,7 +9,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from seatrial.command import MASK, is_secret
+from seatrial.command import MASK, is_secret, without_looks
 from seatrial.errors import InputError
 from seatrial.plan import Plan, without_secrets
 from seatrial.runs.files import exists, write_bytes, write_json
@@ -72,7 +72,8 @@ def resolved_as_dict(resolved: Resolved) -> dict[str, Any]:
     origins = {}
     for path, origin in resolved.origins.items():
         mark = vars(origin.mark) if origin.mark else {}
-        text = MASK if ".environment." in path and is_secret(path) else origin.text
+        text = without_looks(origin.text) if origin.text else origin.text
+        text = MASK if ".environment." in path and is_secret(path) else text
         origins[path] = {"kind": origin.kind, "key": origin.key, "text": text, "note": origin.note, **mark}
     problems = [problem.as_dict() for problem in resolved.problems]
     return {"spec": without_secrets(resolved.spec), "origins": origins, "problems": problems}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.command import MASK, is_secret
+from seatrial.command import MASK, is_secret, without_looks
 from seatrial.dialects.table.entries import Request, is_within
 from seatrial.errors import InputError
 from seatrial.source import Document
@@ -147,4 +147,4 @@ def shown(path: str, value: Any) -> str:
         return "[" + ", ".join(shown(path, item) for item in value) + "]"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    return str(value)
+    return without_looks(str(value))
