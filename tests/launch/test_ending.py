@@ -141,6 +141,35 @@ def test_a_symptom_waits_for_its_cause() -> None:
     assert ending.faults[0].where == "rank 0 on h0"
 
 
+def test_a_symptom_waits_for_nothing_once_all_have_ended() -> None:
+    ending = conclude(progress([done(0, PEER_LOST, ended=NOW + 90)], ended=True), NOW)
+    assert ending is not None
+    assert ending.exit_code == PEER_LOST
+
+
+@pytest.mark.parametrize(("late", "culprit"), [({"h0": 5.0}, 134), ({"h0": 5.0, "h1": 5.0, "h2": 5.0}, 1), ({}, 1)])
+def test_a_host_whose_clock_is_wrong_did_not_die_first(
+    late: dict[str, float], culprit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its clock, the process on h0 died 4 s before the one on h1; h2 looks on."""
+    seen = Progress(planned_steps=10)
+    for moment in (0.0, 1.0, 2.0):
+        monkeypatch.setattr("time.time", lambda moment=moment: NOW + moment + 0.2)
+        statuses = {
+            f"h{n}": {
+                "state": "running",
+                "stop_reason": None,
+                "processes": processes,
+                "heartbeat": NOW + moment - late.get(f"h{n}", 0),
+            }
+            for n, processes in enumerate(([done(0, 1, ended=NOW - 5)], [done(1, 134, ended=NOW - 1)], [process(2)]))
+        }
+        seen.see(statuses, moment)
+    ending = conclude(seen, NOW + 2)
+    assert ending is not None
+    assert ending.exit_code == culprit
+
+
 @pytest.mark.parametrize("exit_code", [2, 127])
 def test_what_could_not_start_did_not_die(exit_code: int) -> None:
     ending = conclude(progress([done(0, exit_code)]), NOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -59,17 +60,18 @@ def _late(what: str, seconds: float, limit: float) -> str | None:
 
 def conclude(progress: Progress, wall_now: float) -> Ending | None:
     """The ending by what the processes did; None while they go on or the cause cannot be named yet."""
+    clocks = progress.clocks()
     failed = [
-        {**process, "host": host}
+        {**process, "host": host, "ended": process["ended"] + clocks[host]}
         for host, process in progress.processes
         if process["state"] in ("exited", "unstartable") and not process["stopped"] and process["exit_code"] != 0
     ]
-    culprit = blame(failed, wall_now)
+    over = bool(progress.statuses) and not progress.missing
+    over = over and all(status["state"] == "ended" for status in progress.statuses.values())
+    culprit = blame(failed, math.inf if over else wall_now)
     if culprit:
         return _stood_still(_died(culprit, progress.last_step), suspended(progress), "suspended by a signal")
-    if not progress.statuses or progress.missing:
-        return None
-    if any(status["state"] != "ended" for status in progress.statuses.values()):
+    if not over:
         return None
     if any(process["stopped"] for _, process in progress.processes):
         return _stopped_by_an_agent(progress)

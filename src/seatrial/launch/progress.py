@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType
@@ -14,6 +15,8 @@ from seatrial.events import Fault
 
 Status = dict[str, Any]  # an agent's status.json
 
+CLOCKS_SECONDS = 3.0  # by which clocks seem to differ that agree: statuses come late
+RECENT = 20  # statuses of a host by which its clock is known
 _NUMBER = (int, float)
 # What is relied on of an agent's status, and of each process in it; other keys may be there or not.
 _AGENT: Mapping[str, tuple[type, ...]] = {
@@ -71,11 +74,15 @@ class Progress:
     step_seen: float = 0.0  # when last_step came, monotonic
     intervals: list[float] = field(default_factory=list)
     first_exit: tuple[int, float] | None = None  # (rank, when it was seen, monotonic) of the first that ended
+    heartbeats: dict[str, float] = field(default_factory=dict)  # the latest of each host, by its clock
+    lateness: dict[str, deque[float]] = field(default_factory=dict)  # of recent ones when they were seen, by our clock
     ending: Ending | None = None  # known as soon as the processes are being stopped
 
     def see(self, statuses: Mapping[str, Status | None], now: float) -> None:
         """Takes in the agents' statuses at the monotonic time `now`."""
         self.statuses = {host: status for host, status in statuses.items() if status is not None}
+        for host, status in self.statuses.items():
+            self._see_clock(host, status.get("heartbeat"), time.time())
         self.missing = [host for host, status in statuses.items() if status is None]
         pairs = [(host, process) for host, status in self.statuses.items() for process in status["processes"]]
         self.processes = sorted(pairs, key=lambda pair: pair[1]["rank"])
@@ -91,6 +98,24 @@ class Progress:
             if self.last_step is not None:
                 self.intervals = [*self.intervals[-99:], (now - self.step_seen) / (newest - self.last_step)]
             self.last_step, self.step_seen = newest, now
+
+    def _see_clock(self, host: str, heartbeat: float | None, wall_now: float) -> None:
+        before = self.heartbeats.get(host)
+        if heartbeat is None or heartbeat == before:
+            return
+        self.heartbeats[host], late = heartbeat, wall_now - heartbeat
+        if before is not None or late < 0:  # the first may be from long ago
+            self.lateness.setdefault(host, deque(maxlen=RECENT)).append(late)
+
+    def clocks(self) -> dict[str, float]:
+        """The seconds to add to a time by each host's clock for the same by ours.
+
+        Hosts that agree with most get the same, so that what they say of the order of events stays as it is.
+        """
+        late = {host: min(seen) for host, seen in self.lateness.items()}
+        usual = statistics.median_low(late.values()) if late else 0.0
+        own = {host: late.get(host, usual) for host in self.statuses}
+        return {host: it if abs(it - usual) > CLOCKS_SECONDS else usual for host, it in own.items()}
 
     @property
     def median_seconds(self) -> float:
