@@ -64,7 +64,7 @@ class Host:
     name: str
     address: str
     devices: int | None = None  # None: not known before somebody looks
-    port: int = 22  # of its SSH daemon
+    port: int | None = None  # of its SSH daemon; None: what SSH's configuration says, or 22
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -207,6 +207,37 @@ def test_why_a_host_cannot_be_used_is_told_with_its_fix(
         assert re.search(as_fix, fix)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_host_is_found_by_the_system_s_known_hosts_and_the_configuration_s_port(
+    make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, transport: str
+) -> None:
+    programs = make_programs(2, transport=transport, containers=False)
+    _, far = programs.person.cluster.nodes
+    folder = programs.person.home / ".ssh"
+    known = folder / "known_hosts"
+    own, of_all = known.read_text().splitlines(), tmp_path / "ssh_known_hosts"
+    entries = [line.split(" ", 1) for line in own if far.address in line]
+    of_all.write_text("\n".join(own + [f"[{far.address}]:2222 {key}" for _, key in entries]) + "\n")
+    known.unlink()
+    monkeypatch.setattr(transports, "KNOWN_HOSTS", (".ssh/known_hosts", str(of_all)))
+    port = f"Host {far.address}\n  Port 2222\n"
+    (folder / "config").write_text(port)
+    usual = (folder / "config-of-ssh").read_text().replace(str(known), str(of_all))
+    (folder / "config-of-ssh").write_text(f"{port}Host *\n{usual}")
+
+    def troubles() -> list[str]:
+        with closing(Session(programs.hosts, transport=transport)) as session:
+            source = "import os\ndef main(verb, given): os.write(1, b'{}\\n')"
+            given = [(host, {"root": "/var/tmp/seatrial-root/none"}) for host in programs.hosts.hosts]
+            answers = session.ask(given, "say", source=source, seconds=60)
+        return [answer.why for answer in answers if isinstance(answer, Unreachable)]
+
+    with faults.sshd_with(far, "Port 2222"):
+        assert troubles() == []
+    assert troubles() == ["nobody listens on port 2222"]
+
+
 def test_a_key_with_a_passphrase_is_used_by_way_of_the_agent(
     make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

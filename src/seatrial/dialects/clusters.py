@@ -99,7 +99,7 @@ NATIVE_HOST_KEYS: Mapping[str, Key] = {
     "name": _to("hosts.name", _host, "what SSH reaches the host by"),
     "address": _to("hosts.address", _host, "what the other hosts connect to; by default its name"),
     "devices": _to("hosts.devices", coerce.count, "how many accelerators it has; by default `devices` of the file"),
-    "port": _to("hosts.port", coerce.port, "the port of its SSH daemon; by default 22"),
+    "port": _to("hosts.port", coerce.port, "the port of its SSH daemon; by default SSH's own choice"),
 }
 
 

@@ -12,6 +12,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,15 @@ _COMPLAINTS = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "changed"),
     (r"host key is known|Host key verification failed", "unknown"),
     (r"Permission denied \(|Too many authentication failures", "refused"),
-    (r"connect to host .*: Connection refused", "silent"),
+    (r"connect to host .* port (\d+): Connection refused", "silent"),
     (r"connect to host .*?: (.*)|Could not resolve hostname (.*)|(.* timed out.*)", "absent"),
     (r"Connection (?:closed|reset)|kex_exchange_identification", "throttled"),
 )
+
+
+USUAL_PORT = 22
+# Where OpenSSH looks for the keys of hosts, unless its configuration says otherwise.
+KNOWN_HOSTS = (".ssh/known_hosts", ".ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
 class Unreachable(LaunchError):
@@ -190,12 +196,12 @@ class Transport(ABC):
 
     def trouble(self, kind: str, host: Host, said: str = "") -> Unreachable:
         """A row of TROUBLES, filled in."""
-        user, key = self._cluster.user, self._cluster.key_file
-        by_hand = ["ssh", *(("-p", str(host.port)) if host.port != 22 else ()), *(("-i", key) if key else ())]
+        user, key, port = self._cluster.user, self._cluster.key_file, host.port or USUAL_PORT
+        by_hand = ["ssh", *(("-p", str(port)) if port != USUAL_PORT else ()), *(("-i", key) if key else ())]
         filled = {
             "by_hand": shlex.join([*by_hand, f"{user}@{host.name}" if user else host.name]),
-            "port": host.port, "known": self._known, "said": said[-MAX_SHOWN:], "limit": MAX_BEFORE >> 20,
-            "entry": host.name if host.port == 22 else shlex.quote(f"[{host.name}]:{host.port}"),
+            "port": said or port, "known": self._known, "said": said[-MAX_SHOWN:], "limit": MAX_BEFORE >> 20,
+            "entry": host.name if port == USUAL_PORT else shlex.quote(f"[{host.name}]:{port}"),
             "user": user or "this user", "key": key or "SSH's own keys",
         }  # fmt: skip
         why, fix = TROUBLES[kind]
@@ -249,18 +255,25 @@ class AsyncSsh(Transport):
             options["username"] = self._cluster.user
         if self._cluster.key_file:
             options["client_keys"] = [self._cluster.key_file]
+        if host.port:
+            options["port"] = host.port  # else what the configuration says
+        port = host.port
         for attempt in range(THROTTLED_TRIES):
             try:
+                configured = asyncssh.SSHClientConnectionOptions(host=host.name, config=(), **options)
+                port, known = configured.port, configured.known_hosts
+                if known == [] and (files := _known_hosts()):
+                    options["known_hosts"] = files
                 async with self._slots:
                     return await asyncssh.connect(
-                        host.name, host.port, connect_timeout=CONNECT_SECONDS, login_timeout=CONNECT_SECONDS, **options
+                        host.name, connect_timeout=CONNECT_SECONDS, login_timeout=CONNECT_SECONDS, **options
                     )
             except (asyncssh.KeyImportError, FileNotFoundError, PermissionError) as error:
                 options |= await self._key_of_agent(host, error)
             except (asyncssh.ConnectionLost, ConnectionResetError, BrokenPipeError):
                 await asyncio.sleep(0.5 * 2**attempt)  # throttled (MaxStartups): it passes
             except (asyncssh.Error, OSError, TimeoutError) as error:
-                raise self._refusal(host, error) from None
+                raise self._refusal(replace(host, port=port), error) from None
         raise self.trouble("throttled", host)
 
     async def _key_of_agent(self, host: Host, error: Exception) -> dict[str, Any]:
@@ -288,9 +301,16 @@ class AsyncSsh(Transport):
         import asyncssh
 
         try:
-            return bool(asyncssh.read_known_hosts(self._known).match(host.name, host.address, host.port)[0])
+            port = host.port if host.port != USUAL_PORT else None
+            return bool(asyncssh.read_known_hosts(_known_hosts()).match(host.name, host.address, port)[0])
         except (OSError, ValueError):
             return False
+
+
+def _known_hosts() -> list[str]:
+    """The files that hold keys of hosts here, the user's before the system's."""
+    files = (Path.home() / name for name in KNOWN_HOSTS)
+    return [str(path) for path in files if os.access(path, os.R_OK)]
 
 
 async def _held_by_agent(key_file: str) -> bytes | None:
@@ -384,7 +404,8 @@ class SystemSsh(Piped):
         argv = ["ssh", "-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
         argv += ["-i", self._cluster.key_file] if self._cluster.key_file else []
         argv += ["-l", self._cluster.user] if self._cluster.user else []
-        return [*argv, "-p", str(host.port), "--", host.name, shlex.join(PROGRAM)]
+        argv += ["-p", str(host.port)] if host.port else []
+        return [*argv, "--", host.name, shlex.join(PROGRAM)]
 
     def complaint(self, kind: str, said: str, code: int | None) -> tuple[str, str]:
         return _complaint(said) if code == FAILED and kind in ("mute", "complains") else (kind, said)
