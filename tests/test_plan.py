@@ -73,6 +73,17 @@ def test_a_restarted_run_of_another_engine_is_told_to_resume() -> None:
     assert set(again) - set(first) == {"--load"}
 
 
+@pytest.mark.parametrize("address", ["fd00::1", "[fd00::1]"])
+def test_an_ipv6_address_has_brackets_before_a_port_and_none_without(address: str) -> None:
+    hosts = tuple(Host(name=f"n{n}", address=address.replace("::1", f"::{n + 1}")) for n in range(2))
+    there = Site(cluster=Cluster(hosts=hosts, transport="ssh"), root=PurePosixPath("/r"))
+    spec = make_spec(nodes=2, device="h100")
+    argv = plan(spec, on="ssh", site=there).processes[1].command.argv
+    assert argv[argv.index("--coordinator") + 1] == "[fd00::1]:12355"
+    torchrun = plan(spec, on="ssh", site=there, engine="megatron").processes[1].command.argv
+    assert "--master_addr=fd00::1" in torchrun
+
+
 def test_a_single_process_needs_no_coordinator() -> None:
     assert "--coordinator" not in plan(make_spec()).processes[0].command.argv
 

@@ -274,7 +274,9 @@ def _at_site(request: PlanRequest, site: Site) -> _Place:
     spec, notes = request.run_spec, list[str]()
     nodes = spec.topology.num_nodes
     hosts = _hosts(site.cluster, nodes)
-    coordinator = f"{hosts[0].address}:{coordinator_port(spec)}"
+    address = hosts[0].address
+    bare_ipv6 = ":" in address and not address.startswith("[")
+    coordinator = f"{f'[{address}]' if bare_ipv6 else address}:{coordinator_port(spec)}"
     named = spec.distributed.coordinator_host
     if nodes > 1 and named not in (None, "localhost", hosts[0].address, hosts[0].name):
         first = f"{hosts[0].name}, and listens at {coordinator}: the cluster file decides, not {named}"

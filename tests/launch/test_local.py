@@ -36,6 +36,19 @@ def test_devices_that_the_shell_hides_are_not_this_run_s(
     assert this_machine(for_jax=False).accelerators == names
 
 
+@pytest.mark.parametrize(("code", "names"), [(14, ("0", "1")), (9, ()), (255, ())])
+def test_a_warning_of_an_inforom_beside_the_listing_hides_no_accelerator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, names: tuple[str, ...]
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    warning = "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"
+    tool.write_text(f"#!/bin/sh\nprintf '%s, 81559\\n' 0 1\necho '{warning}'\nexit {code}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert this_machine(for_jax=False).accelerators == names
+
+
 @pytest.mark.parametrize(
     ("told", "names", "gib"),
     [

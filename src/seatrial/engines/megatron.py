@@ -121,6 +121,7 @@ def _variables(spec: RunSpec, ground: Ground, rank: int) -> tuple[dict[str, str]
     """(variables of the processes, those of the script, the script)."""
     given, variables, name = script_variables(spec)
     host, port = ground.rendezvous(spec)
+    host = host.strip("[]")  # torchrun takes an IPv6 address as it is
     is_real = "DATA_PATH" in variables
     inside = spec.container.environment.get("TOKENIZER_MODEL") if spec.container else None
     own = {
@@ -145,6 +146,7 @@ def _torchrun(spec: RunSpec, ground: Ground, rank: int, placement: Placement) ->
     """torchrun with the arguments of pretrain_gpt.py."""
     given, _, arguments = command(spec)
     host, port = ground.rendezvous(spec)
+    host = host.strip("[]")  # torchrun takes an IPv6 address as it is
     launcher = (
         "torchrun", f"--nproc_per_node={spec.topology.devices_per_node}", f"--nnodes={len(ground.placements)}",
         f"--node_rank={rank}", f"--master_addr={host}", f"--master_port={port}", PROGRAM,

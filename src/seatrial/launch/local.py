@@ -60,12 +60,16 @@ def this_machine(*, for_jax: bool = True) -> Machine:
     return Machine(cores=cores, memory_bytes=memory)
 
 
+_WARNED = (0, 14)  # exit codes beside which a listing is whole; 14: nvidia-smi warns that an infoROM is corrupted
+
+
 def _listing(argv: Sequence[str]) -> str | None:
     """The output of a vendor's tool; None if it is not installed, or finds no working device."""
     try:
-        return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
+    return done.stdout if done.returncode in _WARNED else None
 
 
 def _shown(names: tuple[str, ...], variable: str | None) -> tuple[str, ...]:

@@ -35,7 +35,6 @@ MAX_NAME = 45  # a pod is called NAME-node-0-9999-abcde, and that may have 63 ch
 CLEAR_SECONDS = 40.0  # for an agent to end, and for what it wrote to be copied, once its processes are stopped
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 _PULL = {"never": "Never", "missing": "IfNotPresent", "always": "Always"}
-_HOSTNAME = "kubernetes.io/hostname"
 _STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 
 
@@ -154,8 +153,9 @@ def _placed(made: Manifest) -> Object:
     if selectors := wish.all("node-selector"):
         found["nodeSelector"] = {key: value for key, _, value in (each.partition("=") for each in selectors)}
     if excluded := wish.get("exclude"):
-        term = {"key": _HOSTNAME, "operator": "NotIn", "values": excluded.split(",")}
-        required = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+        # By their names, which the label kubernetes.io/hostname need not repeat; a field takes one value.
+        named = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in excluded.split(",")]
+        required = {"nodeSelectorTerms": [{"matchFields": named}]}
         found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     tolerations = [_toleration(text) for text in (*made.gpus, *wish.all("toleration"))]
     return found | ({"tolerations": tolerations} if tolerations else {})
