@@ -7,6 +7,7 @@ made elsewhere, by functions without side effects.
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import util
 from itertools import count
@@ -29,7 +30,7 @@ from seatrial.launch.targets import Target, checked, target, with_requests
 from seatrial.launch.where import HERE, Where
 from seatrial.plan import Plan, PlanRequest, Site, choose_remat, collapsed, collapsed_to_fit, make_plan, resumed
 from seatrial.publish.live import LiveRun, served
-from seatrial.runs.directory import claim, new_directory, short_path, write_inputs
+from seatrial.runs.directory import claim, reserved, short_path, write_inputs
 from seatrial.runs.status import write_status
 from seatrial.shrink.rehearsal import Rehearsal, rehearse
 from seatrial.spec import Action, Resolved, RunSpec
@@ -107,7 +108,14 @@ def _run_to_end(request: RunRequest, live: LiveRun) -> Ended:
     resolved = read_valid(request.config, action=action, engine=request.engine, say=request.say)
     where = with_requests(checked(request.where), spec_of(resolved), rehearsing=request.rehearse)
     there = target(where.on)
-    run_dir = (request.out or new_directory(spec_of(resolved))).resolve()
+    with nullcontext(request.out) if request.out else reserved(spec_of(resolved)) as path:
+        return _in_directory(request, live, resolved, path.resolve(), where=where, there=there)
+
+
+def _in_directory(
+    request: RunRequest, live: LiveRun, resolved: Resolved, run_dir: Path, *, where: Where, there: Target
+) -> Ended:
+    """Runs a configuration, with retries, in a directory that is not claimed yet."""
     for attempt in count(1):
         with beginning(run_dir):
             plan, site = _prepare(request, resolved, run_dir, where=where, there=there, attempt=attempt)

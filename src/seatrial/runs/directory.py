@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from seatrial.runs.files import exists, write_bytes, write_json
 from seatrial.spec import Resolved, RunSpec
 
 RUNS = Path("runs")
+RESERVE_TRIES = 100
 ATTEMPTS = "attempts"  # of a run with retries: what the earlier ones left
 # What each attempt leaves; checkpoints are shared by all.
 EVIDENCE = ("metrics.json", "verdict.json", "report.html", "launch", "nodes", "events-*.jsonl")
@@ -28,6 +31,27 @@ def new_directory(spec: RunSpec) -> Path:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name).strip("-.")[:80] or "run"
     path = RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return next(p for p in (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000))) if not p.exists())
+
+
+@contextmanager
+def reserved(spec: RunSpec) -> Iterator[Path]:
+    """A new directory for a run, which no other run takes meanwhile; gone again where nothing has come into it."""
+    path, had_parent = new_directory(spec), RUNS.exists()
+    for _ in range(RESERVE_TRIES):
+        try:
+            path.mkdir(parents=True)
+            break
+        except FileExistsError:  # another run has begun in the same second
+            path = new_directory(spec)
+        except OSError:  # `claim` says so
+            break
+    try:
+        yield path
+    finally:
+        with suppress(OSError):  # it is not empty
+            path.rmdir()
+            if not had_parent:
+                RUNS.rmdir()
 
 
 def is_run(folder: Path) -> bool:
@@ -46,7 +70,8 @@ def claim(run_dir: Path) -> None:
             raise FileExistsError
         (run_dir / "launch").mkdir()  # fails for the second of two that start here at once
     except FileExistsError:
-        why, fix = f"{short_path(run_dir)} is not empty", "name a folder that does not exist yet, or remove this one"
+        why, fix = f"{short_path(run_dir)} is not empty", "name a folder that does not exist yet"
+        fix += "" if is_run(run_dir) else ", or remove this one"  # a run may go on in it
         raise InputError.single("run-directory-in-use", "--out", why, fix) from None
     except OSError as error:
         why = f"{short_path(run_dir)} cannot be created: {error.strerror}"
