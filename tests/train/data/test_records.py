@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seatrial.spec import Data, Objective
+from seatrial.spec import Data, Evaluation, Objective
 from seatrial.train.data import make_sources
 from seatrial.train.data.indexed import in_memory
 from seatrial.train.data.records import answer_rows, preference_rows, preferences
@@ -142,6 +142,24 @@ def test_the_two_answers_to_a_prompt_stay_side_by_side(json_lines):
         ]
         np.testing.assert_array_equal(tokens[0::2, [1, 3]], tokens[1::2, [1, 3]])
         assert set(tokens[1::2, 2]) == {ord("-")}
+
+
+@pytest.mark.parametrize("kind", ["dpo", "orpo"])
+def test_the_two_answers_stay_side_by_side_where_weights_mix_the_files(tmp_path, json_lines, kind):
+    for name, letters in {"a": "abcdefghij", "b": "klmnopqrst"}.items():
+        json_lines(f"{name}.jsonl", *({"prompt": c, "chosen": "+" + c, "rejected": "-" + c} for c in letters))
+    paths = tuple(str(tmp_path / f"{name}.jsonl") for name in "ab")
+    spec = record_spec(tmp_path, 8, kind)
+    spec = replace(spec, data=replace(spec.data, paths=paths, weights=(3.0, 1.0), split="80,20"))
+    sources = make_sources(replace(spec, evaluation=Evaluation(interval_steps=1, batches=1)))
+    for source, seen in ((sources.train, {*"abcdefgh", *"klmnopqr"}), (sources.validation, {*"ij", *"st"})):
+        tokens = source.examples(np.arange(3 * 16))["tokens"]
+        np.testing.assert_array_equal(tokens[0::2, [1, 3]], tokens[1::2, [1, 3]])
+        assert set(tokens[0::2, 2]) == {ord("+")}
+        assert set(tokens[1::2, 2]) == {ord("-")}
+        assert set(map(chr, tokens[:, 1])) <= seen
+    drawn = sources.train.examples(np.arange(2 * 16))["tokens"]
+    assert np.sum(drawn[:, 1] <= ord("j")) == 24
 
 
 def test_a_prompt_whose_last_token_merges_with_the_answer(json_lines, bpe):

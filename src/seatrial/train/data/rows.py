@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Protocol
 
 import numpy as np
@@ -109,15 +110,20 @@ def blending_order(weights: Sequence[float], count: int) -> tuple[np.ndarray, np
 
 
 class Blend:
-    """Several sources in the proportion of their weights, for a run that reads `count` examples."""
+    """Several sources in the proportion of their weights, for a run that reads `count` examples.
 
-    def __init__(self, sources: Sequence[Source], weights: Sequence[float], count: int) -> None:
-        self._sources = sources
-        self._chosen, self._numbers = blending_order(weights, count)
+    They are drawn in groups of so many neighbours, which stay together.
+    """
+
+    def __init__(self, sources: Sequence[Source], weights: Sequence[float], count: int, group: int = 1) -> None:
+        self._sources, self._group = sources, group
+        self._chosen, self._numbers = blending_order(weights, ceil(count / group))
         self.num_examples = sum(source.num_examples or 0 for source in sources)
 
     def examples(self, numbers: np.ndarray) -> Example:
-        chosen, inner = (column[numbers % len(self._chosen)] for column in (self._chosen, self._numbers))
+        units, members = np.divmod(numbers, self._group)
+        chosen, places = (column[units % len(self._chosen)] for column in (self._chosen, self._numbers))
+        inner = places * self._group + members
         order = np.argsort(chosen, kind="stable")
         parts = [self._sources[d].examples(inner[order][chosen[order] == d]) for d in np.unique(chosen).tolist()]
         back = np.argsort(order)

@@ -24,6 +24,7 @@ from seatrial.train.data.tokenizer import load_tokenizer
 # Where several documents in one sequence do not see each other, without being asked to: as MaxText packs, and as SFT
 # should be. Their positions restart, and no document predicts the next.
 _APART = ("records", "huggingface", "grain", "tfds", "c4_mlperf")
+_PAIRED = ("dpo", "orpo")  # objectives that compare sequences 2i and 2i + 1
 
 
 def fields_of(spec: RunSpec) -> tuple[str, ...]:
@@ -71,7 +72,7 @@ def _synthetic(spec: RunSpec, seed: int) -> Source:
     kind = spec.objective.kind
     made = Synthetic(
         spec.model.vocab_size, spec.batch.sequence_length, spec.sequences_per_step, seed,
-        ends=_ends(spec), prompts=kind != "pretraining", pairs=kind in ("dpo", "orpo"),
+        ends=_ends(spec), prompts=kind != "pretraining", pairs=kind in _PAIRED,
     )  # fmt: skip
     return _InVocabulary(made, spec)
 
@@ -106,7 +107,7 @@ def _mixed(
     if len(sources) == 1:
         return sources[0]
     total = sum(counts) if name == "train" else sum(source.num_examples or 0 for source in sources)
-    return Blend(sources, weights, total)
+    return Blend(sources, weights, total, group=2 if spec.objective.kind in _PAIRED else 1)
 
 
 def _num_examples(spec: RunSpec, name: str) -> int:
@@ -158,7 +159,7 @@ def _rows(spec: RunSpec, files: list[Path]) -> Rows:
     if data.kind == "arrow":
         return TokenRows(files, data.max_examples, length, _ends(spec))
     tokenizer = load_tokenizer(data.tokenizer)
-    if data.kind == "records" and spec.objective.kind in ("dpo", "orpo"):
+    if data.kind == "records" and spec.objective.kind in _PAIRED:
         indexed = tokenised(files, tokenizer, data.index_dir, preferences)
         return preference_rows(indexed, data.max_examples, length, spec.objective)
     if data.kind == "records":
