@@ -217,6 +217,15 @@ def test_resume_from_takes_a_run_its_folder_or_a_step(path, step, saved, tmp_pat
     assert f"because checkpoint.resume_from names it, and {tmp_path}/checkpoints holds no checkpoint" in other.said[-1]
 
 
+@pytest.mark.parametrize("name", ["exp#3", "lr 3e-4 50%", "a%20b", "was?", "a&b=ü"])
+def test_a_folder_may_have_any_name(name, saved, tmp_path):
+    run_dir, run, state = saved
+    other = Run(run.spec, copy(run_dir, tmp_path / name))
+    restored = other.restore()
+    assert restored.step == 20
+    assert_same(other.values(restored.state), run.values(state))
+
+
 def test_where_a_checkpoint_is_required_the_run_does_not_start_from_scratch(saved, tmp_path):
     run_dir, *_ = saved
     required = replace(RESUME, resume_required=True)

@@ -153,7 +153,8 @@ class Stored:
 
     def open(self, name: str) -> Any:
         """An array as a tensorstore."""
-        base = {"driver": "ocdbt", "base": f"file://{(self.folder / STATE).resolve()}", "path": f"{name}/"}
+        files = {"driver": "file", "path": f"{(self.folder / STATE).resolve()}/"}  # a URL would read %, # and ? in it
+        base = {"driver": "ocdbt", "base": files, "path": f"{name}/"}
         spec = {"driver": "zarr", "kvstore": base, "fill_missing_data_reads": False}
         return self._tensorstore.open(spec, context=self._context, read=True).result()
 
