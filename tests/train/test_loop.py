@@ -388,6 +388,39 @@ def test_a_signal_to_one_process_ends_all_of_them_behind_the_same_step(learned, 
         np.testing.assert_allclose([step.loss for step in both], alone.loss, rtol=0, atol=1e-4)
 
 
+SLOW_TO_RECORD = """
+import os, signal, sys, time
+from seatrial.train import __main__, loop, metrics_log
+fetch, record = loop.Loop.fetch, metrics_log.Journal.step
+
+def fetch_and_signal(self, number):
+    fetch(self, number)
+    if number == 30:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+
+def record_slowly(self, step, *, last):
+    record(self, step, last=last)
+    if step.step == 29:
+        time.sleep(0.5)
+
+loop.Loop.fetch, metrics_log.Journal.step = fetch_and_signal, record_slowly
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_slow_to_record_a_step_stops_behind_the_same_as_others(tmp_path):
+    """The step that runs then is done before the slow one looks, and not when the other does."""
+    spec = over_processes(replace(TEXT, steps=1000, checkpoint=Checkpoint(enabled=True)), 2, fsdp=2)
+    first, second = commands_of(spec, tmp_path)
+    with running([[sys.executable, "-c", SLOW_TO_RECORD, *first[3:]], second]) as processes:
+        processes[0].communicate(timeout=200)
+        assert [process.wait(timeout=200) for process in processes] == [130, 130]
+    (last,) = {steps_of(tmp_path, process)[-1].step for process in range(2)}
+    assert (tmp_path / "checkpoints" / str(last + 1) / "state").is_dir()
+
+
 WAITS_FOR_A_DEVICE = """
 import time, jax
 from seatrial.train.signals import Requests

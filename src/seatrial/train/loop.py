@@ -1,7 +1,7 @@
 """A training run of one process: start, steps and what comes between them, end, and what happens when something breaks.
 
 The host never waits for the step that it has just dispatched: step n is dispatched, then the numbers of n-1 are read
-(only a program for one CPU device has run when its call returns).
+(of one process, a program for one CPU device has run when its call returns).
 A step's `seconds` is the time between two such completions, so it is what a wall clock would show. Before anything that
 needs the state (evaluation, checkpoint, end) the step that runs is settled: its numbers are read too.
 """
@@ -137,7 +137,9 @@ class Loop:
             sent = Sent(number=number, numbers=numbers, data_seconds=self.waited)
             self.settle()
             self.sent = sent
-            if sent.is_done:  # a program for one CPU device runs within its call
+            # A program for one CPU device runs within its call. Of several processes, each has to learn what they agreed
+            # on in the same iteration, however long its own bookkeeping takes; else one saves and another computes.
+            if sent.is_done and self.place.num_processes == 1:
                 self.settle()
             if number + 1 < self.last:
                 self.fetch(number + 1)
