@@ -29,6 +29,7 @@ from seatrial.spec import (
     Execution,
     Logging,
     MeshShape,
+    Objective,
     Optimizer,
     Parallelism,
     Precision,
@@ -438,6 +439,25 @@ def test_a_second_signal_ends_a_process_that_waits_for_a_device():
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)  # which of the two is taken first is up to the kernel
         assert process.wait(timeout=100) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_preferences_go_on_with_a_smaller_batch(tmp_path):
+    """Eight steps of the small batch alone would not reach what the large ones have consumed."""
+    rows = [{"prompt": f"{i}? ", "chosen": f"yes {i}", "rejected": f"no {i}"} for i in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = replace(
+        TEXT,
+        objective=Objective(kind="dpo"),
+        data=Data(kind="records", paths=(str(tmp_path / "pairs.jsonl"),)),
+        checkpoint=Checkpoint(enabled=True, resume=True),
+    )
+    for steps, size in ((3, 8), (8, 2)):
+        batch = replace(spec.batch, global_batch_size=size, micro_batch_size=size)
+        result = train(replace(spec, steps=steps, batch=batch), tmp_path / "run")
+        assert result.returncode == 0, result.stderr
+    assert "(step 3, 48 examples)" in result.stdout
+    assert [step.step for step in steps_of(tmp_path / "run")] == list(range(8))
 
 
 # --- several processes ------------------------------------------------------------------------------------------------

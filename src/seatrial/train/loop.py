@@ -287,7 +287,7 @@ def _prepare(spec: RunSpec, place: Place, out: Path, journal: Journal, phases: P
     last = max(steps, first + 1)  # one batch is needed to compile, even where nothing is left to do
     if spec.objective.kind == "dpo":
         evaluated = max(evaluator.batches, evaluator.initial) if evaluator else 0
-        counts = (last * spec.sequences_per_step, evaluated * spec.sequences_per_step)
+        counts = (checkpoints.examples(last), evaluated * spec.sequences_per_step)
         path = (checkpoints.directory if spec.checkpoint.enabled else out) / FILE
         sources = with_reference(
             trainer, sources, counts, path, lambda: checkpoints.first_params(state), resumed=checkpoints.resumed
