@@ -149,6 +149,15 @@ def _listed(folder: Path, state: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def content_of(path: Path, key: str = "") -> bytes:
+    """The bytes of a file. Raises DataError where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        why = f"{path}: cannot be read ({reason_of(error)})"
+        raise DataError(why, "correct its permissions, or give another file", key) from error
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ValueError where there is none."""
     if why := why_no_file(path):

@@ -71,6 +71,14 @@ def test_damage_is_named(tmp_path, damage, message):
         read_indexed(tmp_path / "a")
 
 
+def test_what_may_not_be_read_is_named(tmp_path):
+    write_indexed(tmp_path / "a", np.int32, [np.arange(3)])
+    (tmp_path / "a.idx").unlink()
+    (tmp_path / "a.idx").symlink_to("/proc/self/mem")  # which nobody can read from its beginning, not even root
+    with pytest.raises(ValueError, match=r"a.idx: cannot be read \(Input/output error\); correct its permissions"):
+        read_indexed(tmp_path / "a")
+
+
 def test_nothing_is_left_where_writing_fails(tmp_path):
     def sequences():
         yield np.arange(3)

@@ -207,6 +207,9 @@ def test_the_standard_library_is_real_text():
         ({"paths": ("{tmp}/bad.arrow",)}, r"bad.arrow: not an Arrow file"),
         ({"paths": ("{tmp}/latin.txt",), "tokenizer": "{bpe}"}, r"latin.txt: byte 100 is not UTF-8"),
         ({"paths": ("{tmp}/long.txt",), "tokenizer": "{bpe}", "index_dir": "/proc/no"}, "give another data.index_dir"),
+        ({"paths": ("/proc/self/mem",)}, r"/proc/self/mem: cannot be read \(Input/output error\)"),
+        ({"paths": ("/proc/self/mem",), "tokenizer": "{bpe}", "index_dir": "{tmp}/kept"}, r"^/proc/self/mem: cannot be"),
+        ({"paths": ("{tmp}/long.txt",), "tokenizer": "{tmp}/to.json"}, r"data.tokenizer: .*/to.json: cannot be read"),
         ({"paths": ("{tmp}/empty.jsonl",)}, "less than one sequence of 32"),
         ({"paths": ("{tmp}/empty.jsonl",), "tokenizer": "{bpe}"}, "hold no text"),
         ({"kind": "huggingface", "dataset": "allenai/c4"}, "'allenai/c4' is no folder .* nothing is downloaded"),
@@ -216,6 +219,7 @@ def test_what_cannot_serve_is_named(tmp_path, bpe, data, message):
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "short.txt").write_text("short")
     (tmp_path / "long.txt").write_text("long " * 100)
+    (tmp_path / "to.json").symlink_to("/proc/self/mem")  # which nobody can read from its beginning, not even root
     (tmp_path / "latin.txt").write_bytes(b"a" * 100 + b"\xe9a")
     (tmp_path / "no.jsonl").write_text('{"text": "a"}\n{"body": "a"}\n')
     (tmp_path / "number.jsonl").write_text('{"text": 5}\n')

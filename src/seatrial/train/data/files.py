@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from seatrial.records import TABLES
+from seatrial.records.paths import content_of
 from seatrial.records.rows import read_rows
 from seatrial.train.data.indexed import Indexed, files_of, in_memory, read_indexed, write_indexed
 from seatrial.train.data.tokenizer import Tokenizer
@@ -22,7 +23,7 @@ ROWS_AT_ONCE = 1024
 
 def documents(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     """The tokens of each text of a table, or of any other file as one text, with the token that ends it."""
-    texts = read_rows(path, ("text",)) if path.name.endswith(TABLES) else iter([(path.read_bytes(),)])
+    texts = read_rows(path, ("text",)) if path.name.endswith(TABLES) else iter([(content_of(path),)])
     for rows in batched(texts):
         try:
             encoded = tokenizer.encode([text for (text,) in rows])

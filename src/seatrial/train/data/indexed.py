@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from seatrial.errors import reason_of
+
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
@@ -50,8 +52,16 @@ def files_of(prefix: str | Path) -> tuple[Path, Path]:
 
 
 def read_indexed(prefix: str | Path) -> Indexed:
-    """The sequences of PREFIX.bin and PREFIX.idx. Raises ValueError for files that are not whole."""
+    """The sequences of PREFIX.bin and PREFIX.idx. Raises ValueError for files that are not whole or cannot be read."""
     index, content = files_of(prefix)
+    try:
+        return _read(index, content)
+    except OSError as error:
+        why = f"{error.filename or index}: cannot be read ({reason_of(error)})"
+        raise ValueError(f"{why}; correct its permissions, or give other data") from error
+
+
+def _read(index: Path, content: Path) -> Indexed:
     for path in (index, content):
         if not path.is_file():
             raise ValueError(f"{path}: no such file; Megatron's data are named by the path of .bin and .idx")

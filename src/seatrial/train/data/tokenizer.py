@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from seatrial.records import DataError, chat
+from seatrial.records.paths import content_of
 
 Text = str | bytes
 
@@ -56,7 +57,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         raise DataError(f"{name!r} is {why}", "give the path of a tokenizer.json, or byte", "data.tokenizer")
     from tokenizers import Tokenizer as Encoder
 
-    content = path.read_bytes()
+    content = content_of(path, "data.tokenizer")
     try:
         encoder = Encoder.from_str(content.decode())
     except Exception as error:  # the library raises nothing more precise
