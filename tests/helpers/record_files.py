@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on: naïve façade, 12 345 words.\n" * 3
 
 # In the manner of Llama 3, ChatML and Mistral: three ways with blanks, a role that is refused, and text of the system.
+# Then answers that are marked, as TRL wants them; what is set in the mark ends with it; and JSON as it is asked for.
 TEMPLATES = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n\n{{ m['content'] | trim }}<|end_of_text|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n\n{% endif %}",
@@ -21,6 +22,12 @@ TEMPLATES = (
     "{% if add_generation_prompt %}{{ '<assistant>\\n' }}{% endif %}",
     "{% for m in messages %}{% if m.role == 'user' %}{{ '[A] ' + m.content + ' [B]' }}{% elif m.role == 'assistant' %}"
     "{{ m.content + eos_token }}{% else %}{{ raise_exception('no ' + m.role) }}{% endif %}{% endfor %}",
+    "{% set end = '.' %}{%- for m in messages %}\n{{- '<' + m.role + '>\n' }}\n{%- if m.role == 'assistant' %}\n"
+    "    {% generation %}\n{% set end = '!' %}{{- m.content + end + loop.index | string }}\n    {% endgeneration %}\n"
+    "{%- else %}{{- m.content }}{%- endif %}\n{{- end }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<assistant>\n' }}{%- endif %}",
+    "{% for m in messages %}{{ m | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}"
+    "{{ m.content | tojson(False, 1) }}{% endfor %}",
 )  # fmt: skip
 
 

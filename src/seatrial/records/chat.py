@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from seatrial.records import DataError
 from seatrial.records.paths import read_object, why_no_file
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FORM = ("messages",)
 _ABSENT = {"tools": None, "documents": None}  # templates ask for them
@@ -87,19 +90,13 @@ def renderer(template: Template) -> Callable[[str, Any], tuple[str, str]]:
     that are none, that do not end with an answer, or that the template refuses.
     """
     from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     if not template.text:
         why = "conversations need a chat template, and the tokenizer has none"
         fix = "put its chat_template.jinja, or a tokenizer_config.json with chat_template, beside tokenizer.json"
         raise DataError(why, fix, "data.tokenizer")
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
     try:
-        made = environment.from_string(template.text)
+        made = _environment().from_string(template.text)
     except (TemplateError, RecursionError) as error:
         why = f"its chat template cannot be read ({error})"
         raise DataError(why, "give another one", "data.tokenizer") from error
@@ -122,6 +119,30 @@ def renderer(template: Template) -> Callable[[str, Any], tuple[str, str]]:
     return render
 
 
+def _environment() -> Environment:
+    """An environment for templates with all that transformers' has, in Jinja's sandbox."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}…{% endgeneration %}` marks answers; to the text it adds nothing."""
+
+        tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
+    return environment
+
+
 def check_messages(where: str, messages: Any) -> None:
     """Raises DataError where these are no messages that end with an answer."""
     if not isinstance(messages, list) or not messages:
@@ -138,5 +159,11 @@ def _refuse(why: str) -> NoReturn:
     raise ValueError(why)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
