@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,12 @@ def test_where_a_template_lies(with_template: Callable[[str], Path]) -> None:
     assert template_of(str(folder)) == Template(text="its own", names=names)
     (folder / "tokenizer_config.json").unlink()
     assert template_of(str(folder)) is None  # only the tokenizer itself tells its special tokens
+    (folder / "special_tokens_map.json").write_text(json.dumps({**names, "pad_token": "<pad>"}))
+    assert template_of(str(folder)) == Template(text="its own", names=names)
+    (folder / "special_tokens_map.json").write_text("{}")
+    assert template_of(str(folder)) == Template(text="its own")
+    (folder / "chat_template.jinja").write_text("{{ eos_token }}")
+    assert template_of(str(folder)) is None
     assert template_of("byte") == NO_TEMPLATE
     assert template_of("meta-llama/Llama-3.1-8B") is None
     (folder / "tokenizer_config.json").write_text("[")

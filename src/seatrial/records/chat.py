@@ -47,17 +47,25 @@ def template_of(name: str) -> Template | None:
         return None
     beside = configuration(path)
     text = template_text(path, beside)
-    if text and beside is None:
+    if text and (beside is None or ("eos_token" in text and "eos_token" not in beside)):
         return None
     named = {key: special_token(beside or {}, key) for key in ("bos_token", "eos_token")}
     return Template(text=text, names={key: token for key, token in named.items() if token is not None})
 
 
 def configuration(path: Path) -> Mapping[str, Any] | None:
-    """The tokenizer_config.json beside a tokenizer.json, if there is one. Raises DataError where it cannot be read."""
-    file = path.with_name("tokenizer_config.json")
+    """The files beside a tokenizer.json as one object, if there are any. Raises DataError where one cannot be read.
+
+    What tokenizer_config.json does not say, special_tokens_map.json does.
+    """
+    files = [path.with_name(name) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    there = [_object_in(file) for file in files if why_no_file(file) is not None]
+    return {key: value for each in there for key, value in each.items()} if there else None
+
+
+def _object_in(file: Path) -> Mapping[str, Any]:
     try:
-        return None if why_no_file(file) is None else read_object(file)
+        return read_object(file)
     except ValueError as error:
         raise DataError(f"{file}: not a JSON object ({error})", "copy it again", "data.tokenizer") from error
 

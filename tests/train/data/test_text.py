@@ -208,7 +208,10 @@ def test_the_standard_library_is_real_text():
         ({"paths": ("{tmp}/latin.txt",), "tokenizer": "{bpe}"}, r"latin.txt: byte 100 is not UTF-8"),
         ({"paths": ("{tmp}/long.txt",), "tokenizer": "{bpe}", "index_dir": "/proc/no"}, "give another data.index_dir"),
         ({"paths": ("/proc/self/mem",)}, r"/proc/self/mem: cannot be read \(Input/output error\)"),
-        ({"paths": ("/proc/self/mem",), "tokenizer": "{bpe}", "index_dir": "{tmp}/kept"}, r"^/proc/self/mem: cannot be"),
+        (
+            {"paths": ("/proc/self/mem",), "tokenizer": "{bpe}", "index_dir": "{tmp}/kept"},
+            r"^/proc/self/mem: cannot be",
+        ),
         ({"paths": ("{tmp}/long.txt",), "tokenizer": "{tmp}/to.json"}, r"data.tokenizer: .*/to.json: cannot be read"),
         ({"paths": ("{tmp}/empty.jsonl",)}, "less than one sequence of 32"),
         ({"paths": ("{tmp}/empty.jsonl",), "tokenizer": "{bpe}"}, "hold no text"),
@@ -252,6 +255,36 @@ def test_a_token_that_the_model_does_not_have_is_named(tmp_path):
     spec = text_spec(paths=(str(tmp_path / "a.txt"),))
     with pytest.raises(ValueError, match=r"has token 200, and model.vocab_size is 128"):
         make_source(replace(spec, model=TINY)).examples(np.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("config", "special", "expected"),
+    [
+        (None, None, ("<|begin_of_text|>", "<|end_of_text|>")),
+        ({"model_max_length": 1024}, None, (None, "<|end_of_text|>")),  # as GPT-2's
+        ({"model_max_length": 1024}, {"eos_token": {"content": "the"}}, (None, "the")),
+        (None, {"bos_token": "the", "eos_token": "the"}, ("the", "the")),
+        ({"bos_token": None, "eos_token": "<|end_of_text|>"}, {"bos_token": "the", "eos_token": "the"},
+         (None, "<|end_of_text|>")),
+        ({"eos_token": None}, None, None),
+    ],
+)  # fmt: skip
+def test_special_tokens_are_those_of_the_files_beside(tmp_path, bpe, config, special, expected):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    content = json.loads((bpe / "tokenizer.json").read_text())
+    content["model"]["vocab"]["the"] = len(content["model"]["vocab"])
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    for name, given in (("tokenizer_config.json", config), ("special_tokens_map.json", special)):
+        if given is not None:
+            (folder / name).write_text(json.dumps(given))
+    if expected is None:
+        with pytest.raises(ValueError, match="has no end-of-text token; name it as eos_token in a tokenizer_config"):
+            load_tokenizer(str(folder))
+        return
+    encoder, found = Tokenizer.from_file(str(folder / "tokenizer.json")), load_tokenizer(str(folder))
+    begin, end = (None if name is None else encoder.token_to_id(name) for name in expected)
+    assert (found.begin, found.end) == (begin, end)
 
 
 def test_a_tokenizer_of_the_hub_is_asked_for_as_a_file(tmp_path: Path):

@@ -14,7 +14,7 @@ from seatrial.records.paths import content_of
 
 Text = str | bytes
 
-# What tokenizers call these tokens where no tokenizer_config.json says so.
+# What tokenizers call these tokens where no file beside them says so; files may leave out the end, as GPT-2's do.
 _BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
 _END = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "[EOS]", "<|eot_id|>", "<|im_end|>")
 
@@ -70,20 +70,22 @@ def load_tokenizer(name: str) -> Tokenizer:
         return [np.array(e.ids, np.int32) for e in encoder.encode_batch_fast(decoded, add_special_tokens=False)]
 
     beside = chat.configuration(path)
-    end = _special(encoder, beside, "eos_token", _END)
+    end = _special(encoder, beside or {}, "eos_token", _END)
     if end is None:
-        raise ValueError(f"{path}: has no end-of-text token; add a tokenizer_config.json with eos_token next to it")
+        raise ValueError(
+            f"{path}: has no end-of-text token; name it as eos_token in a tokenizer_config.json next to it"
+        )
     size = max(encoder.get_vocab(with_added_tokens=True).values()) + 1
     digest = hashlib.sha256(content).hexdigest()
-    begin = _special(encoder, beside, "bos_token", _BEGIN)
+    begin = _special(encoder, beside or {}, "bos_token", _BEGIN if beside is None else ())
     special = {"bos_token": begin, "eos_token": end}
     names = {name: str(encoder.id_to_token(number)) for name, number in special.items() if number is not None}
     template = chat.Template(text=chat.template_text(path, beside), names=names)
     return Tokenizer(digest, size, begin, end, encode, template)
 
 
-def _special(encoder: Any, beside: Mapping[str, Any] | None, key: str, usual: tuple[str, ...]) -> int | None:
-    """The token that the configuration beside a tokenizer names, else, without one, the first usual one of it."""
-    names = usual if beside is None else (chat.special_token(beside, key),)
+def _special(encoder: Any, beside: Mapping[str, Any], key: str, usual: tuple[str, ...]) -> int | None:
+    """The token that a file beside a tokenizer names, perhaps as none; where none does, the first usual one of it."""
+    names = (chat.special_token(beside, key),) if key in beside else usual
     found = (encoder.token_to_id(name) for name in names if name is not None)
     return next((number for number in found if number is not None), None)
