@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Never
@@ -137,27 +138,37 @@ class Loop:
             sent = Sent(number=number, numbers=numbers, data_seconds=self.waited)
             self.settle()
             self.sent = sent
-            # A program for one CPU device runs within its call. Of several processes, each has to learn what they agreed
-            # on in the same iteration, however long its own bookkeeping takes; else one saves and another computes.
+            # A program for one CPU device runs within its call. Of several processes, each has to learn what they
+            # agreed on in the same iteration, however long its own bookkeeping takes; else one saves, another computes.
             if sent.is_done and self.place.num_processes == 1:
                 self.settle()
-            if number + 1 < self.last:
-                self.fetch(number + 1)
-            if self.ending is None and self.pauses_after(number):
+            unfit = self.fetch(number + 1) if number + 1 < self.last else None
+            pauses = self.ending is None and self.pauses_after(number)
+            if pauses or unfit:
                 self.settle()
+            if pauses:
                 self.pause(number)
             if self.ending is not None:
                 break
+            if unfit:
+                raise unfit
         self.settle()
         self.profile.stop()
         self.checkpoints.wait()
         return self.ending or Ending(reason="completed", exit_code=0, text="training completed")
 
-    def fetch(self, number: int) -> None:
-        """Gets the batch of a step while the step before it runs; only time beyond that step counts as waiting."""
-        self.batch = self.batches.get(number)
+    def fetch(self, number: int) -> ValueError | None:
+        """Gets the batch of a step while the step before it runs; only time beyond that step counts as waiting.
+
+        Returns what is wrong with its data, if anything: what is due after the step before comes first.
+        """
+        try:
+            self.batch = self.batches.get(number)
+        except ValueError as error:
+            return error
         is_idle = self.sent is None or self.sent.is_done
         self.waited = self.batches.waited_seconds if is_idle else 0.0
+        return None
 
     def settle(self) -> None:
         """Reads the numbers of the step that was sent, if one was, and what the processes agreed on after it."""
@@ -259,6 +270,9 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     try:
         ending = loop.run()
     except (jax.errors.JaxRuntimeError, ValueError, OSError) as error:
+        if isinstance(error, ValueError) and place.num_processes == 1:  # devices and disk are sound
+            with suppress(OSError):
+                loop.checkpoints.wait()
         _fail(error, journal, place)
     journal.write(events.RunEnded(process=place.process, reason=ending.reason, exit_code=ending.exit_code))
     goodput = measure_goodput(events.read(record))
