@@ -210,7 +210,7 @@ def test_the_standard_library_is_real_text():
         ({"paths": ("/proc/self/mem",)}, r"/proc/self/mem: cannot be read \(Input/output error\)"),
         (
             {"paths": ("/proc/self/mem",), "tokenizer": "{bpe}", "index_dir": "{tmp}/kept"},
-            r"^/proc/self/mem: cannot be",
+            "^/proc/self/mem: cannot be",
         ),
         ({"paths": ("{tmp}/long.txt",), "tokenizer": "{tmp}/to.json"}, r"data.tokenizer: .*/to.json: cannot be read"),
         ({"paths": ("{tmp}/empty.jsonl",)}, "less than one sequence of 32"),
