@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from seatrial.spec import Data
@@ -76,6 +77,39 @@ def test_masks_and_labels_say_what_counts(tmp_path):
     source = make_source(arrow_spec(save(tmp_path / "mask", columns, 1), 6))
     got = {name: values[0].tolist() for name, values in source.examples(np.arange(1)).items()}
     assert (got["targets"], got["weights"]) == ([6, 7, 8, 0, 0, 0], [1, 1, 1, 0, 0, 0])
+
+
+def write(path, *batches, width=16):
+    """Batches of rows, each a part of the stream of its own."""
+    schema = pa.schema([("input_ids", pa.list_(pa.int64()))])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for rows in batches:
+            flat, starts = pa.array(rows.reshape(-1)), pa.array(np.arange(len(rows) + 1) * width, pa.int32())
+            writer.write_batch(pa.record_batch([pa.ListArray.from_arrays(starts, flat)], schema=schema))
+
+
+def test_files_may_have_several_parts_or_none(tmp_path, rng):
+    rows = rng.integers(0, 1000, (30, 16))
+    write(tmp_path / "a.arrow")
+    write(tmp_path / "b.arrow", rows[:10], rows[10:10], rows[10:13])
+    write(tmp_path / "c.arrow")
+    write(tmp_path / "d.arrow", rows[13:])
+    source = make_source(arrow_spec(tmp_path / "*.arrow"))
+    assert source.num_examples == 30
+    np.testing.assert_array_equal(in_order(source, 30)["tokens"], rows[np.lexsort(rows.T[::-1])])
+    for name in "bd":
+        (tmp_path / f"{name}.arrow").unlink()
+    with pytest.raises(ValueError, match="rows of 0 tokens cannot be cut"):
+        make_source(arrow_spec(tmp_path / "*.arrow"))
+
+
+def test_rows_stay_on_the_disk(tmp_path):
+    rows = np.zeros((1000, 2000), np.int64)
+    write(tmp_path / "a.arrow", *[rows] * 4, width=2000)
+    before = pa.total_allocated_bytes()
+    source = make_source(arrow_spec(tmp_path / "a.arrow", length=2000))
+    source.examples(np.arange(8))
+    assert pa.total_allocated_bytes() - before < 1 << 20
 
 
 def test_what_datasets_has_chosen_is_what_is_read(tmp_path, rng):

@@ -24,17 +24,18 @@ class TokenRows:
 
     def __init__(self, files: list[Path], max_rows: int | None, length: int, ends: Ends) -> None:
         self._files, self._length, self._ends = files, length, ends
-        self._tables = [read_arrow(path).combine_chunks() for path in files]
+        self._tables = [read_arrow(path) for path in files]  # in their parts: to join them would copy all
         for path, table in zip(files, self._tables, strict=True):
             if "input_ids" not in table.column_names:
                 there = ", ".join(table.column_names)
                 raise ValueError(f"{path}: has no column 'input_ids'; there are {there}; tokenise the data first")
         self._firsts = np.cumsum([0, *(len(table) for table in self._tables)])
-        self._width = len(self._column(0, "input_ids", 0)) if self._firsts[-1] else 0
+        first = next((file for file, table in enumerate(self._tables) if len(table)), None)
+        self._width = 0 if first is None else len(self._column(first, "input_ids", 0))
         self._parts = self._width // length
         if not self._parts or self._width % length > 1:
             raise ValueError(
-                f"{files[0]}: rows of {self._width} tokens cannot be cut into sequences of {length} "
+                f"{files[first or 0]}: rows of {self._width} tokens cannot be cut into sequences of {length} "
                 "(batch.sequence_length); chunk the data to that length, or to a multiple of it"
             )
         self.count = min(int(self._firsts[-1]), max_rows or int(self._firsts[-1])) * self._parts
