@@ -33,6 +33,18 @@ def test_a_glob_names_the_files_that_the_standard_library_finds(
     assert {path for path in named(text) if path.is_file()} == {path for path in theirs if path.is_file()}
 
 
+def test_a_file_that_exists_is_no_glob(tmp_path: Path) -> None:
+    (tmp_path / "set[1]").mkdir()
+    (tmp_path / "set1").mkdir()
+    for name in ("set[1]/x.jsonl", "set[1]/what?.jsonl", "set[1]/whats.jsonl", "set1/y.jsonl"):
+        (tmp_path / name).touch()
+    for name in ("set[1]/x.jsonl", "set[1]/what?.jsonl"):
+        assert files_named(str(tmp_path / name), folders=False) == [tmp_path / name]
+    found = [tmp_path / "set[1]" / name for name in ("what?.jsonl", "whats.jsonl", "x.jsonl")]
+    assert files_named(str(tmp_path / "set[1]"), folders=True) == found
+    assert files_named(str(tmp_path / "set[1]" / "y.jsonl"), folders=False) == [tmp_path / "set1" / "y.jsonl"]
+
+
 def test_a_circle_of_links_is_followed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight links to the folder itself: the standard library's glob would try 8^40 ways."""
     for name in "abcdefgh":

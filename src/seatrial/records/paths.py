@@ -79,12 +79,16 @@ def why_no_file(path: Path) -> str | None:
 
 
 def named(pattern: str) -> Iterator[Path]:
-    """The paths that a path or glob names; `stdlib:` is the standard library's folder, ~ the home."""
+    """The paths that a path or glob names; `stdlib:` is the standard library's folder, ~ the home.
+
+    What exists under just this name is no glob, whatever marks its name has.
+    """
     if pattern.startswith(STANDARD_LIBRARY):
         pattern = str(Path(sysconfig.get_paths()["stdlib"]) / pattern.removeprefix(STANDARD_LIBRARY))
     try:
         path = Path(pattern).expanduser()
-        found = map(Path, _matches(path)) if glob.has_magic(str(path)) else iter([path])
+        is_glob = glob.has_magic(str(path)) and why_no_file(path) is None
+        found = map(Path, _matches(path)) if is_glob else iter([path])
         yield from (each for each in found if why_no_file(each) is not None)
     except (OSError, RuntimeError, ValueError):  # the home of a user that there is none; no word is too odd
         return
