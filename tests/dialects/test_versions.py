@@ -120,7 +120,8 @@ def test_a_word_that_is_left_over_is_told_with_the_argument_before_it(tmp_path: 
 
 def test_what_seatrials_own_trainer_lacks_is_no_matter_to_another(tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
-    path.write_text(f"torchrun pretrain_gpt.py {LEAST} --fp16 --cp-comm-type a2a --lr-decay-style linear\n")
+    given = "--fp16 --cp-comm-type a2a --lr-decay-style inverse-square-root"
+    path.write_text(f"torchrun pretrain_gpt.py {LEAST} {given}\n")
     ours = {"not-supported-yet", "nearest-strategy", "schedule-differs"}
     for engine, expected in ((None, ours), ("native", ours), ("megatron", set())):
         problems = read_checked(ConfigArguments(config=path), action="plan", engine=engine).problems

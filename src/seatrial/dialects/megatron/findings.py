@@ -202,7 +202,7 @@ def after(s: Settings, spec: RunSpec) -> None:
     if s["fp8-recipe"] in ("mxfp8", "blockwise") and spec.precision.quantization:
         why = "here whole tensors are scaled, by the values of earlier steps, not blocks of them"
         s.add("fp8-recipe", "warning", "nearest-recipe", why, "use tensorwise or delayed, or keep it")
-    if spec.optimizer.schedule not in ("cosine", "constant"):
+    if spec.optimizer.schedule not in ("cosine", "linear", "constant"):
         why = "here NeMo's schedule of this name is used, whose rate is one step ahead of Megatron's"
         s.add("lr-decay-style", "info", "schedule-differs", why, "no change is needed, or give cosine")
     if spec.data.kind == "synthetic":
