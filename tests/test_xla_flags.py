@@ -72,6 +72,18 @@ def test_a_process_is_left_the_flags_that_its_jaxlib_accepts(
     assert capsys.readouterr().out == told
 
 
+def test_the_variable_may_name_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "flags"
+    file.write_text("--xla_gpu_autotune_level=4\n--xla_gpu_enable_cublaslt=false\n")
+    left = "--xla_gpu_autotune_level=4 --xla_gpu_enable_cublaslt=false"
+    assert settled(monkeypatch, str(file), on_cpu=False) == left
+    assert capsys.readouterr().out == ""
+    assert settled(monkeypatch, f"{file}s", on_cpu=False) == ""
+    assert "left out of XLA_FLAGS" in capsys.readouterr().out
+
+
 def test_the_flags_of_a_configuration_come_after_those_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,17 @@ def flags_of(text: str) -> dict[str, str]:
     return {name: unquoted(value) if given else "true" for name, given, value in words}
 
 
+def given_in(variables: Mapping[str, str]) -> str:
+    """The flags of an environment as text: XLA_FLAGS, or what is in the file that it names, as XLA takes it."""
+    text = variables.get("XLA_FLAGS", "")
+    if text.lstrip().startswith("-"):
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text
+    except (OSError, ValueError):
+        return text
+
+
 def unquoted(value: str) -> str:
     """A flag's value without the quotes around it, as XLA takes it: '' is empty."""
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
@@ -96,7 +107,7 @@ def settle(*, cpu_devices: int | None, configured: Mapping[str, str] = MappingPr
     """
     if cpu_devices is not None and cpu_devices > 1:
         os.environ.setdefault("NPROC", str(THREADS_PER_DEVICE * cpu_devices))
-    given = {**flags_of(os.environ.get("XLA_FLAGS", "")), **configured}
+    given = {**flags_of(given_in(os.environ)), **configured}
     flags = {**(_for_this_cpu() if cpu_devices else {}), **given}
     accepted = known(flags)
     os.environ["XLA_FLAGS"] = as_text({name: value for name, value in flags.items() if name in accepted})

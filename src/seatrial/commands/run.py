@@ -34,6 +34,7 @@ from seatrial.runs.directory import claim, reserved, short_path, write_inputs
 from seatrial.runs.status import write_status
 from seatrial.shrink.rehearsal import Rehearsal, rehearse
 from seatrial.spec import Action, Resolved, RunSpec
+from seatrial.xla_flags import given_in
 
 if TYPE_CHECKING:
     from seatrial.verdict import Verdict
@@ -193,7 +194,7 @@ def plan_run(request: RunRequest, spec: RunSpec, run_dir: Path, *, site: Site | 
             site=site,
             rehearsal=rehearsal,
             secrets=_secrets(spec),
-            shell=os.environ,
+            shell={**os.environ, "XLA_FLAGS": given_in(os.environ)},
             remat_notes=notes,
             **options,
         )
