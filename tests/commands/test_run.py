@@ -84,7 +84,8 @@ def test_it_can_be_judged_and_reported_again(passed: tuple[Path, str]) -> None:
     before = verdict.read_bytes()
     verdict.unlink()
     report.unlink()
-    again = subprocess.run([*SEATRIAL, "judge", str(run_dir)], capture_output=True, text=True, check=True)
+    plain = dict(os.environ)  # without the COLUMNS that readline puts behind Python's back
+    again = subprocess.run([*SEATRIAL, "judge", str(run_dir)], capture_output=True, text=True, check=True, env=plain)
     assert again.stdout.strip() in text
     assert verdict.read_bytes() == before
     subprocess.run([*SEATRIAL, "report", str(run_dir)], capture_output=True, check=True)
