@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from seatrial.command import RUNTIMES, Command, guarded, in_container, is_secret, masked, revealed, shown
+from seatrial.command import (
+    RUNTIMES,
+    Command,
+    guarded,
+    in_container,
+    is_secret,
+    masked,
+    masked_words,
+    revealed,
+    shown,
+)  # fmt: skip
 from seatrial.dialects import DIALECTS
 from seatrial.dialects.explain import table
 from seatrial.dialects.fields import FIELDS
@@ -89,6 +99,8 @@ NO_SECRETS = """
     CUDA_VISIBLE_DEVICES CUDA_DEVICE_MAX_CONNECTIONS OMP_NUM_THREADS MASTER_ADDR MASTER_PORT WORLD_SIZE XLA_FLAGS
     JAX_PLATFORMS HSA_NO_SCRATCH_RECLAIM TRAIN_ITERS SEQ_LENGTH GBS MBS TP PP DATA_PATH CHECKPOINT_PATH HOSTNAME
     HOME USER LANG SHELL TERM TMPDIR SLURM_JOB_ID SLURM_NODELIST DATASET_URL HTTP_PROXY http_proxy NO_PROXY
+    tiktoken-pattern tiktoken-num-special-tokens fim-prefix-token fim-suffix-token fim-middle-token moe-token-dropping
+    use-gigatoken num_moe_token_chunks moe_quantize_token_all_gather
     PROXY_URL CREDIT ACCREDITED execution.environment data.tokenizer config.hf_token_file
 """
 
@@ -143,6 +155,18 @@ def test_what_follows_a_secret_stays() -> None:
     assert masked("HF_TOKEN=a NCCL_DEBUG=INFO; x") == "HF_TOKEN=*** NCCL_DEBUG=INFO; x"
     assert masked('{"HF_TOKEN": {"a": [1]}, "b": 2}') == '{"HF_TOKEN": ***, "b": 2}'
     assert masked("a:\n  HF_TOKEN: x\n  b: 2\n") == "a:\n  HF_TOKEN: ***\n  b: 2\n"
+
+
+def test_the_words_of_a_command_are_shown_without_the_values_of_secrets() -> None:
+    words = (
+        "docker run -e HF_TOKEN=a -eWANDB_API_KEY=a --env=DB_PASSWORD=a --login-token a --tp 2 hf_access_token=a "
+        "--export=ALL,HF_TOKEN=a --load /out/hf_checkpoints --eos-token-id 2 HF_TOKEN= --hf-token --bf16"
+    )
+    shown = words.replace("=a", "=***").replace(" a ", " *** ")
+    assert " ".join(masked_words(words.split())) == shown
+    assert masked_words(["--api-key=a b", "HF_TOKEN=a 'b'", "--api-key", "a b"]) == [
+        "--api-key=***", "HF_TOKEN=***", "--api-key", "***",
+    ]  # fmt: skip
 
 
 def test_an_access_token_is_known_by_its_look() -> None:

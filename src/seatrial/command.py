@@ -25,10 +25,12 @@ _SERVICES = "AMQP BROKER DATABASE DB MONGO MONGODB MYSQL POSTGRES POSTGRESQL RED
 # A token may be a piece of text, and a pass one over data.
 _BEFORE_A_PASS = "BACKWARD BY FIRST FORWARD HLO MULTI NUM ONE PER SECOND SINGLE THREE TWO"
 _BEFORE_A_PIECE = (
-    "AUDIO BOS CLS EACH END EOD EOS IMAGE IMPLICIT MASK MULTI NEXT PAD PER SEP SPECIAL START STOP UNK VIDEO"
+    "AUDIO BOS CLS EACH END EOD EOS IMAGE IMPLICIT MASK MIDDLE MULTI NEXT PAD PER PREFIX SEP SPECIAL START STOP SUFFIX "
+    "UNK VIDEO"
 )
 _AFTER_A_PIECE = (
-    "ID IDS COUNT LEN LENGTH LIMIT BUDGET SIZE LOSS DROP DROPOUT DISPATCHER SHUFFLE TYPE TTL TIMEOUT EMBEDDING"
+    "ID IDS COUNT LEN LENGTH LIMIT BUDGET SIZE LOSS DROP DROPPING DROPOUT DISPATCHER SHUFFLE TYPE TTL TIMEOUT "
+    "EMBEDDING ALL_GATHER CHUNKS EVENTS GATHER"
 )
 
 
@@ -52,7 +54,7 @@ _SECRET_NAME = re.compile(
             r"_AUTH_(CONFIG_)?$", "AUTHORIZATION_", "WEBHOOK", r"CONN(ECTION)?_?STR(ING)?_", r"[A-Z]_PWD_",
             "_(PATS?|JWT|DSN|BEARER|COOKIES?)_", f"{_any(_KEYS)}_?KEYS?_", f"_{_any(_SERVICES)}_UR[IL]_",
             r"_(ACCESS|API|AUTH|GITHUB|HF)_?TOKENS_", rf"{_not_after(_BEFORE_A_PASS)}(?<=_)PASS_$",
-            rf"{_not_after(_BEFORE_A_PIECE)}TOKEN_(?!{_any(_AFTER_A_PIECE)}_)",
+            rf"(?<!TIK)(?<!GIGA){_not_after(_BEFORE_A_PIECE)}TOKEN_(?!{_any(_AFTER_A_PIECE)}_)",
         )
     )
 )  # fmt: skip
@@ -126,6 +128,7 @@ _NAMED = re.compile(
 )
 # A token of Hugging Face, or the password in a URL: http://user:password@host.
 _LOOKS_SO = re.compile(r"""\bhf_[A-Za-z0-9]{8,}\b|(?<=://)(?P<user>[^\s/:@"']{0,200}:)[^\s/"']{1,500}(?=@)""")
+_PAIR = re.compile(r"-*(?P<name>[\w.-]+)[\"']?\]?[=:](?P<value>.*)", re.DOTALL)  # a whole word
 _QUOTED = re.compile(r"""(?s)(\\?)(["'])(?:(?!\1\2)(?:\\.|[^\\]))*\1\2""")
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token)[^\S\n]+")
 _WORD = re.compile(r"""(?:\\.|"[^"\n]*"|'[^'\n]*'|[^\s;])*""")
@@ -138,11 +141,15 @@ def masked(text: str, *, same_length: bool = False) -> str:
 
     Each is `***`; with `same_length`, a star for each of its characters, so that columns and lines stay.
     """
+    return without_looks(_without_named(text, same_length=same_length), same_length=same_length)
+
+
+def _without_named(text: str, *, same_length: bool = False) -> str:
     pieces, done = [], 0
     for start, end in _spans(text):
         pieces += [text[done:start], re.sub(r"\S", "*", text[start:end]) if same_length else MASK]
         done = end
-    return without_looks("".join([*pieces, text[done:]]), same_length=same_length)
+    return "".join([*pieces, text[done:]])
 
 
 def without_looks(text: str, *, same_length: bool = False) -> str:
@@ -153,6 +160,29 @@ def without_looks(text: str, *, same_length: bool = False) -> str:
         return user + ("*" * (len(match[0]) - len(user)) if same_length else MASK)
 
     return _LOOKS_SO.sub(hide, text)
+
+
+def masked_words(words: Sequence[str]) -> list[str]:
+    """The words of a command without the values of secrets that they name.
+
+    What only looks like a token stays: another word would change what the command does.
+    """
+    ends = {place: len(value) for place, _, value in secret_words(words) if value}
+    return [
+        f"{word[: -ends[place]]}{MASK}" if place in ends else _without_named(word) for place, word in enumerate(words)
+    ]
+
+
+def secret_words(words: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """(index of the word, name, value at its end) of each secret: in NAME=value, and in the word behind --name."""
+    before = ""
+    for place, word in enumerate(words):
+        pair = _PAIR.fullmatch(word)
+        if pair and is_secret(pair["name"]):
+            yield place, pair["name"].lstrip("-"), pair["value"]
+        elif before.startswith("-") and is_secret(before) and not word.startswith("--"):
+            yield place, before.lstrip("-"), word
+        before = "" if pair else word
 
 
 def secrets_in(text: str) -> set[str]:

@@ -103,6 +103,33 @@ def test_json_goes_to_standard_output_alone(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"launch.sh"}
 
 
+@pytest.mark.parametrize(
+    ("command", "where"),
+    [
+        (f"docker run --rm -e HF_TOKEN=CANARY -e B=2 img {TRAIN}", "HF_TOKEN=***"),
+        (f"export HF_TOKEN=CANARY; docker run --env HF_TOKEN=$HF_TOKEN img {TRAIN}", "HF_TOKEN=***"),
+        (f"srun --export=ALL,HF_TOKEN=CANARY {TRAIN}", "--export=ALL,HF_TOKEN=***"),
+        (f"{TRAIN} hf_access_token=CANARY", "hf_access_token=***"),
+        (f"{TRAIN} --api-key CANARY", "***"),
+        (f'export HF_TOKEN=CANARY MORE="--login CANARY"; {TRAIN} run_name=of-CANARY', "run_name=of-***"),
+    ],
+)
+def test_no_secret_is_written(tmp_path: Path, command: str, where: str) -> None:
+    canary = "hf_canary0123456789"
+    script = f"for n in 1; do {command.replace('CANARY', canary)}; done\n"
+    done = capture(tmp_path, script, "--yes", "--", "--hf-token", canary)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "launch.captured.json").read_text()
+    assert canary not in text + done.stdout + done.stderr
+    document = json.loads(text)
+    assert where in document["argv"]
+    assert document["captured"]["arguments"] == ["--hf-token", "***"]
+    (name,) = document["captured"]["secrets"]
+    assert f"secret: {name} not written" in done.stdout
+    checked = seatrial("check", "launch.captured.json", cwd=tmp_path)
+    assert "bad-value" not in checked.stdout + checked.stderr
+
+
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     done = seatrial("capture", "none.sh", "--yes", cwd=tmp_path)
     assert done.returncode == 2

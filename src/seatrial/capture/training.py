@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from seatrial.capture import Captured
 from seatrial.capture.record import Call
 from seatrial.capture.sandbox import BASELINE
-from seatrial.command import is_secret
+from seatrial.command import MASK, is_secret, masked_words, secret_words
 from seatrial.source.programs import starts_training
 
 # Set by schedulers and launchers for a process of a job, not by the script.
@@ -29,6 +29,7 @@ _OF_SHELLS = frozenset({
     "FILENAME", "FNR", "OFS", "ORS", "IFS",
 })  # fmt: skip
 _MOST_NAMES = 8
+_MIN_SECRET = 16  # letters of a secret that is looked for in other texts: shorter ones may be words
 _RANK_OPTION = re.compile(r"--?(node|machine|local)[-_]rank(=.*)?")
 _ASSIGNS = (
     r"(?:^|[\s;&|(])(?:(?:export|declare|typeset|local|readonly)(?:\s+-\w+)*\s+)?NAME="
@@ -38,7 +39,10 @@ _ASSIGNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A training command behind its wrappers, with the place (file:line) of each word and of each variable."""
+    """A training command behind its wrappers, with the place (file:line) of each word and of each variable.
+
+    Neither words nor variables have the values of secrets; `hidden` are those that might stand in another text.
+    """
 
     name: str
     argv: Sequence[str]
@@ -46,6 +50,7 @@ class Training:
     environment: Mapping[str, str]
     variables_at: Mapping[str, str]
     secrets: Sequence[str]
+    hidden: Sequence[str] = field(repr=False)
     files: Mapping[str, str]  # that list machines, as the script left them
     call: Call
 
@@ -89,12 +94,33 @@ def _training(captured: Captured, call: Call, by_number: Mapping[str, Call]) -> 
         at += _places(captured, own, place)
     variables = _own(call)
     files = {path: text for each in reversed(chain) for path, text in each.files.items()}
-    secrets = sorted(name for name in variables if is_secret(name))
-    shown = {name: value for name, value in variables.items() if name not in secrets}
+    secret = {name: value for each in chain for name, value in _own(each).items() if is_secret(name)}
+    in_words = [(name, value) for _, name, value in secret_words(words) if value]
+    hidden = _telling([*secret.values(), *(value for _, value in in_words)])
+    shown = _variables(variables, hidden)
+    secrets = sorted({name for name in variables if is_secret(name)} | {name for name, _ in in_words})
     return Training(
-        name="", argv=words, at=at, environment=shown, secrets=secrets, files=files, call=call,
+        name="", argv=_without(words, hidden), at=at, environment=shown, secrets=secrets, hidden=hidden, files=files,
+        call=call,
         variables_at={name: _assigned(captured, name) or _place(captured, call, chain) for name in shown},
     )  # fmt: skip
+
+
+def _telling(values: Iterable[str]) -> list[str]:
+    """Of the values of secrets, longest first, those to look for in other texts: a short one may be a word."""
+    found = {value for value in values if len(value) >= _MIN_SECRET and not value.startswith("/")}
+    return sorted(found, key=len, reverse=True)
+
+
+def _without(words: Sequence[str], hidden: Sequence[str]) -> list[str]:
+    """The words of a command without secrets: those that a name shows, and the values that are hidden."""
+    pattern = re.compile("|".join(map(re.escape, hidden)) or "(?!)")
+    return [pattern.sub(MASK, word) for word in masked_words(words)]
+
+
+def _variables(variables: Mapping[str, str], hidden: Sequence[str]) -> dict[str, str]:
+    """The variables that are no secrets, without any in their values."""
+    return {name: _without([value], hidden)[0] for name, value in variables.items() if not is_secret(name)}
 
 
 def _place(captured: Captured, call: Call, chain: Sequence[Call]) -> str:
@@ -175,13 +201,13 @@ def _named(training: Training, others: Sequence[Training]) -> Training:
 
 
 def document(captured: Captured, training: Training) -> dict[str, Any]:
-    """A training as the content of a configuration file, which `seatrial.source` reads."""
+    """A training as the content of a configuration file, which `seatrial.source` reads. No secret's value is in it."""
     return {
         "captured": {
             "script": str(captured.request.script),
-            "arguments": list(captured.request.arguments),
+            "arguments": _without(captured.request.arguments, training.hidden),
             "folder": _folder(captured, training.call),
-            "variables": {k: v for k, v in captured.request.variables.items() if not is_secret(k)},
+            "variables": _variables(captured.request.variables, training.hidden),
             "secrets": list(training.secrets),
             "assumed": list(assumed(captured)),
         },

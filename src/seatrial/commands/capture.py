@@ -139,7 +139,7 @@ def _notes(captured: Captured, chosen: Training) -> Iterator[str]:
     for text in training.assumed(captured):
         yield f"assumed: {inert(text)}"
     if chosen.secrets:
-        yield f"secret: {', '.join(map(inert, chosen.secrets))} not written: the value comes from the shell of the run"
+        yield f"secret: {', '.join(map(inert, chosen.secrets))} not written: set what the run needs in its shell"
     if captured.ended.exit_code is None:
         yield f"the script was stopped after {captured.request.seconds:.0f} s"
     elif captured.ended.exit_code:

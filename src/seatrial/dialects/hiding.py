@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from seatrial.command import MASK, is_secret, masked, secrets_in
+from seatrial.command import MASK, is_secret, masked, secret_words, secrets_in
 from seatrial.dialects import placeholders
 from seatrial.errors import Problem
 from seatrial.source import MAX_BYTES, Document, walk
 
 MIN_LENGTH = 6  # of a value that is looked for in findings about other keys: what is shorter stands in many words
-_WORD = re.compile(r"-*([\w.-]+)[\"']?\]?[=:](.*)", re.DOTALL)
 _RUN = re.compile(r"\w{3,}")
 
 
@@ -24,7 +23,7 @@ def secrets(document: Document, arguments: Sequence[str] = ()) -> frozenset[str]
     named = (node for path, node in walk(document.root) if any(map(is_secret, path)))
     scalars = (node for node in named if not isinstance(node.value, (dict, list)))
     found = {text for node in scalars for text in (node.text, str(node.value))}
-    found |= {value for given in (words, arguments) for value in _of_words(given)}
+    found |= {value for given in (words, arguments) for _, _, value in secret_words(given)}
     return frozenset(value for value in found if value and not placeholders.is_unfilled(value))
 
 
@@ -37,15 +36,6 @@ def of_text(path: Path) -> frozenset[str]:
     except (OSError, ValueError):
         return frozenset()
     return frozenset(value for value in secrets_in(text) if value and not placeholders.is_unfilled(value))
-
-
-def _of_words(words: Sequence[str]) -> Iterator[str]:
-    for word, after in zip(words, [*words, ""][1:], strict=True):
-        pair = _WORD.fullmatch(word)
-        if pair and is_secret(pair[1]):
-            yield pair[2]
-        elif word.startswith("-") and is_secret(word):
-            yield after
 
 
 def without(problems: Iterable[Problem], hidden: frozenset[str]) -> tuple[Problem, ...]:

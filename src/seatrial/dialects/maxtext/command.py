@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial import source
+from seatrial.command import is_secret
 from seatrial.dialects.table.entries import Entry
 from seatrial.errors import InputError, Problem
 from seatrial.source import Node
@@ -86,8 +87,10 @@ def entry_of(key: str, text: str, node: Node | None = None) -> Entry:
     """A value from a command line as MaxText reads it, which is as YAML. Raises InputError where it is none."""
     mark = node.mark if node else None
     try:
-        if text == "" or _PLAIN.fullmatch(text):
-            value: Any = source.core_scalar(text) if text else ""
+        if is_secret(key):
+            value: Any = text  # not read at all, and no finding shows what is wrong with it
+        elif text == "" or _PLAIN.fullmatch(text):
+            value = source.core_scalar(text) if text else ""
         else:
             read = source.parse(text, file=key, is_json=False).root
             value = read.value if isinstance(read.value, str) else read.plain()
