@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from seatrial.spec import RunSpec
 from tests.helpers.seeds import COMPLETE, SEEDS
 
 HERE = Machine(cores=2, memory_bytes=1 << 33)
+MODEL = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64"
+    " --micro-batch-size 1 --train-iters 5 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 99"
+)
 MAXTEXT = "python3 -m maxtext.trainers.pre_train.train base.yml model_name=llama2-7b steps=5 dataset_type=synthetic"
 
 
@@ -84,17 +89,28 @@ def test_megatrons_arguments_are_among_its_words_as_they_stand(tmp_path: Path) -
     stated = [["--overlap-grad-reduce"], ["--add-skipping"], ["--num-workers", "4"], ["--rerun-mode", "disabled"],
               ["--moe-layer-freq", "([0]*3 + [1])"]]  # fmt: skip
     command = " ".join(shlex.join(words) for words in stated)
-    model = (
-        "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64"
-        " --micro-batch-size 1 --train-iters 5 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 99"
-    )
-    spec = read(tmp_path, f"torchrun pretrain_gpt.py {model} {command}", "megatron")
+    spec = read(tmp_path, f"torchrun pretrain_gpt.py {MODEL} {command}", "megatron")
     made = make_plan(_alone(spec))
     argv = list(made.processes[0].command.argv)
     for words in stated:
         at = argv.index(words[0])
         assert argv[at : at + len(words)] == words
     assert made.dropped == ()
+
+
+@pytest.mark.parametrize("stated", [
+    "--num-experts 8 --moe-router-topk 2", "--qk-layernorm", "--multi-latent-attention", "--mtp-num-layers 1",
+    "--rampup-batch-size 2 2 8", "--data-args-path /data.txt", "--optimizer dist_muon", "--xielu",
+    "--position-embedding-type none", "--position-embedding-type rope --position-embedding-type none",
+    "--fp8-format hybrid --fp8-recipe custom", "--tokenizer-type SFTTokenizer",
+])  # fmt: skip
+@pytest.mark.parametrize("device", ["h100", "mi300x"])
+def test_megatron_trains_with_what_only_it_has(stated: str, device: str, tmp_path: Path) -> None:
+    spec = read(tmp_path, f"torchrun pretrain_gpt.py {MODEL} {stated}", "megatron")
+    spec = replace(spec, topology=replace(spec.topology, device=device))
+    argv = list(make_plan(_alone(spec)).processes[0].command.argv)
+    last = f"--{stated.rpartition('--')[2]}".split()
+    assert argv[argv.index(last[0]) :][: len(last)] == last
 
 
 def _alone(spec: RunSpec) -> PlanRequest:

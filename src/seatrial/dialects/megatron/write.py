@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, is_sharded
 from seatrial.dialects.megatron.script import NETWORK, VARIABLES, written_variables
-from seatrial.dialects.megatron.settings import is_passed_on
+from seatrial.dialects.megatron.settings import Settings, is_passed_on
 from seatrial.dialects.table import engine_keys, written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key, written_values
@@ -74,7 +74,8 @@ def write(spec: RunSpec, style: str, read: Callable[[Request], Resolved]) -> Wri
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
     text = f"#!/bin/bash\n{exports}" + " \\\n    ".join(lines) + "\n"
     reasons = _REASONS if style == "arguments" else _SCRIPT_REASONS
-    return written.write(spec, text, ".sh", read, reasons, shows_other=True)
+    engine = Settings.ENGINE if spec.execution.engine_keys else ""  # some of these keys are errors elsewhere
+    return written.write(spec, text, ".sh", read, reasons, shows_other=True, engine=engine)
 
 
 def command(spec: RunSpec) -> tuple[dict[str, str], list[list[str]], list[list[str]]]:

@@ -85,6 +85,7 @@ class Settings:
     def take(self, name: str, entry: Entry) -> None:
         """Keeps an entry and reads its value by the row, or adds what is wrong with it."""
         self.entries[name] = entry
+        self.values.pop(name, None)  # of an earlier entry, which no longer counts
         key = self.row(name)
         if key is None:
             self.problems.append(self.unknown(name, entry))

@@ -41,9 +41,12 @@ def parse(text: str, suffix: str) -> Document:
     return source.parse(text, file=f"run{suffix}", is_json=suffix == ".json")
 
 
-def read_back(text: str, suffix: str, read: Callable[[Request], Resolved]) -> Resolved:
-    """The result of reading a text in a dialect."""
-    return read(Request(document=parse(text, suffix), overrides=(), action="plan", user="user", home=Path("/")))
+def read_back(text: str, suffix: str, read: Callable[[Request], Resolved], engine: str = "") -> Resolved:
+    """The result of reading a text in a dialect; `engine` is what will train, where that is said."""
+    request = Request(
+        document=parse(text, suffix), overrides=(), action="plan", user="user", home=Path("/"), engine=engine
+    )
+    return read(request)
 
 
 def save(path: Path, text: str) -> None:
@@ -81,10 +84,10 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def write(
     spec: RunSpec, text: str, suffix: str, read: Callable[[Request], Resolved], why: Mapping[str, str],
-    *, whole: Collection[str] = (), shows_other: bool = False,
+    *, whole: Collection[str] = (), shows_other: bool = False, engine: str = "",
 ) -> Written:  # fmt: skip
-    """The text with its notes, found by reading it back; see `notes`."""
-    again = read_back(text, suffix, read)
+    """The text with its notes, found by reading it back, for an `engine` if only that takes all of it; see `notes`."""
+    again = read_back(text, suffix, read, engine)
     if again.spec is None:  # what a dialect writes it can always read
         raise AssertionError([problem.as_dict() for problem in again.problems])
     found = notes(spec, again.spec, why, whole=whole, shows_other=shows_other)
