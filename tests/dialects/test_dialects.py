@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,34 @@ def test_a_script_for_something_else_is_refused_for_that(script: str, code: str,
     with pytest.raises(InputError) as caught:
         dialects.load(path, (), action="check")
     assert [finding.code for finding in caught.value.problems] == [code]
+
+
+MODEL = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --micro-batch-size 2 --train-iters 5"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "MBS=2 BS=128 TP=1 SEQ_LENGTH=4096 MODEL_SIZE=8 bash examples/llama/train_llama3.sh",
+        "env MBS=2 MODEL_SIZE=8 bash train_llama3.sh",
+        f"CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_DEBUG='a b' torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} --lr x",
+        "XLA_FLAGS='--xla_gpu_a=1 --xla_gpu_b=true' python3 -m MaxText.train base.yml model_name=llama2-7b steps=5",
+        "HF_TOKEN=hf_abcdefgh1234 python3 -m MaxText.train base.yml model_name=llama2-7b 'run_name=x y'",
+        f"docker run -e A=1 -e B img env C=2 torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL}",
+    ],
+)
+def test_a_command_in_words_means_what_it_means_in_a_file(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(command)
+    first, *words = shlex.split(command)
+    in_words = dialects.load(Path(first), words, action="plan")
+    in_a_file = dialects.load(path, (), action="plan")
+    findings = [[(p.severity, p.code, p.path, p.why) for p in each.problems] for each in (in_words, in_a_file)]
+    assert findings[0] == findings[1]
+    assert (in_words.spec is None) == (in_a_file.spec is None)
+    if in_words.spec and in_a_file.spec:
+        assert replace(in_words.spec, name="") == replace(in_a_file.spec, name="")
+        assert in_words.spec.execution.environment.keys() <= {"NCCL_DEBUG", "A", "B", "C"}
 
 
 def test_names_of_files_say_nothing(tmp_path: Path) -> None:

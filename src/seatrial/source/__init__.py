@@ -8,11 +8,12 @@ this slow or make it crash. Whatever is wrong with a text ends in an InputError 
 from __future__ import annotations
 
 import re
+import shlex
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from seatrial.errors import InputError, Mark
+from seatrial.errors import InputError
 from seatrial.source import captured
 from seatrial.source.json_text import read_json
 from seatrial.source.tree import Builder, Document, Node, Places, walk
@@ -23,6 +24,7 @@ __all__ = ["MAX_BYTES", "Document", "Node", "core_scalar", "of_words", "parse", 
 MAX_BYTES = 2_000_000
 
 _SHELL_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".zsh")
+_ASSIGNS = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 _COMMAND = r"(?m)\b(pre)?train[\w-]*\.(py|sh)\b|-m\s+[\w.]*[Mm]ax[Tt]ext\b|^\s*(export\s+)?XLA_FLAGS="
 _MAPPING = r"\s*(#[^\n]*\n\s*|---\s*\n\s*)*[\"']?[\w./-]+[\"']?\s*:(\s|$)"
 
@@ -62,11 +64,13 @@ def parse_shell(text: str, *, file: str) -> Document:
 
 
 def of_words(words: Sequence[str], *, file: str) -> Document:
-    """The words of a command as the tree of a shell text; `file` is the name that its marks carry."""
-    mark = Mark(file=file, line=1, column=1)
-    argv = [Node(value=word, text=word, mark=mark) for word in words]
-    members = {"environment": Node(value={}, mark=mark), "argv": Node(value=argv, mark=mark)}
-    return Document(file=file, root=Node(value=members, mark=mark))
+    """The words of a command, variables before it among them, as the tree of the shell text that they would be.
+
+    `file` is the name that its marks carry. Raises InputError.
+    """
+    pairs = ((_ASSIGNS.match(word), word) for word in words)
+    quoted = ((found[0], word[found.end() :]) if found else ("", word) for found, word in pairs)
+    return parse_shell(" ".join(f"{start}{shlex.quote(rest)}" for start, rest in quoted), file=file)
 
 
 def _is_shell(text: str, suffix: str) -> bool:
