@@ -36,10 +36,33 @@ def numbers(command: str) -> dict[str, int]:
         ("/opt/slurm/bin/srun --nodes 3 python3 train.py", {NODES: 3}),
         ("docker run -N 2 image python3 train.py", {}),
         ("python3 train.py -N 2", {}),
+        ("srun -l --exclusive -uN2 --kill-on-bad-exit -W 0 --gpus-per-node 8 python3 train.py", {EACH: 8}),
+        ("srun --mpi pmix --pty -K1 --container-writable -N 2 -Zv --exclusive python3 -N 3 train.py", {NODES: 2}),
+        ("sbatch -W srun -N 2 python3 train.py", {NODES: 2}),
     ],
 )
 def test_requests(command: str, expected: dict[str, int]) -> None:
     assert numbers(command) == expected
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "nsys profile -s none -t cuda,nvtx -w true -o out",
+        "mpirun -np 16 -npernode 8 -x LD_LIBRARY_PATH -x NCCL_DEBUG",
+        "apptainer exec --nv -C x.sif",
+        "podman run -it -w work -p 6006 -t img",
+        "numactl -C 0-3",
+        "docker exec -w /work name",
+        "env -C /work A=1",
+    ],
+)
+def test_what_stands_behind_the_program_of_a_job_is_no_request(program: str) -> None:
+    command = f"sbatch -p batch srun -N 2 -A team --time=04:00:00 {program} python3 train.py -p x -w y -t z"
+    argv = source.parse_shell(command, file="launch.sh").root.members["argv"].items
+    found = requested(argv)
+    assert options(found) == {"partition": "batch", "account": "team", "time": "04:00:00"}
+    assert found[NODES].value == 2
 
 
 def test_a_maxtext_command_has_the_jobs_nodes_and_devices(tmp_path: Path) -> None:

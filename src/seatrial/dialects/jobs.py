@@ -6,8 +6,7 @@ Nodes and devices are those of the run; the rest is requested again where the ru
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping, Sequence
 
 from seatrial.dialects.table.entries import Entry, below
 from seatrial.source import Node
@@ -31,6 +30,15 @@ _OTHERS = {
     **{f"--{name}": name for name in ("account", "partition", "qos", "time", "constraint", "nodelist", "exclude",
                                       "reservation", "gres", "gpus-per-node", "signal")},
 }  # fmt: skip
+# Options of srun, sbatch and salloc (24.11), and of pyxis, behind which no value stands as a word of its own.
+_IS_ALONE = re.compile(
+    "-[EHIKOQVXZhklsuv]"
+    "|--(bcast|bell|compress|contiguous|disable-status|exact|exclusive|external|get-user-env|help|hold|ignore-pbs"
+    "|immediate|interactive|kill-command|kill-on-bad-exit|label|multi-prog|nice|no-allocate|no-bell|no-kill|no-requeue"
+    "|no-shell|overcommit|overlap|oversubscribe|parsable|preserve-env|propagate|pty|quiet|quit-on-interrupt|reboot"
+    "|requeue|resv-ports|send-libs|spread-job|stepmgr|test-only|unbuffered|usage|use-min-nodes|verbose|version|x11"
+    "|(no-)?container-(entrypoint|mount-home|remap-root)|container-(entrypoint-log|readonly|writable))"
+)
 
 
 def options(found: Mapping[str, Entry]) -> dict[str, str]:
@@ -46,26 +54,48 @@ def origins(found: Mapping[str, Entry]) -> dict[str, Origin]:
 def requested(words: Sequence[Node]) -> dict[str, Entry]:
     """The requests by spec path; srun's goes before that of the job around it. A wrong number is left out."""
     found: dict[str, Entry] = {}
-    is_job = False
-    for word, behind in zip_longest(words, words[1:]):
-        text = str(word.value)
-        is_job = is_job or text.rpartition("/")[2] in _JOBS
-        is_joined = re.match(r"-[NApqtCwx][^=]", text)
-        name, equals, value = (text[:2], text[2:], text[2:]) if is_joined else text.partition("=")
-        node = word if equals else behind
-        if not is_job or node is None:
-            continue
-        value = value if equals else str(node.value)
+    for name, option, node, value in _given(words):
         if name in _OTHERS:
             value = value.removeprefix("B:") if name == "--signal" else value
             found[f"{JOB}.{_OTHERS[name]}"] = Entry(
-                key=name, value=value, text=value, mark=node.mark, key_mark=word.mark
+                key=name, value=value, text=value, mark=node.mark, key_mark=option.mark
             )
         path, pattern = _OPTIONS.get(name, ("", _NODES))
         number = pattern.fullmatch(value)
         if path and number and int(number[1]):
-            found[path] = Entry(key=name, value=int(number[1]), text=number[1], mark=node.mark, key_mark=word.mark)
+            found[path] = Entry(key=name, value=int(number[1]), text=number[1], mark=node.mark, key_mark=option.mark)
     tasks = found.pop(_TASKS, None)
     if tasks is not None and tasks.value > 1:
         found.setdefault(EACH, tasks)
     return found
+
+
+def _given(words: Sequence[Node]) -> Iterator[tuple[str, Node, Node, str]]:
+    """(option, its word, the word of its value, the value) of each that has one, up to the program that is started."""
+    texts = [str(word.value) for word in words]
+    is_job = False
+    waiting: int | None = None  # the place of an option that takes the word behind it, unless that is another option
+    for place, text in enumerate(texts):
+        if text.startswith("-") and is_job and text not in ("-", "--"):
+            name, value = _parts(text)
+            if value is not None:
+                yield name, words[place], words[place], value
+            waiting = place if value is None and not _IS_ALONE.fullmatch(name) else None
+        elif waiting is not None and not _is_job(text):
+            yield texts[waiting], words[waiting], words[place], text
+            waiting = None
+        else:
+            is_job, waiting = _is_job(text), None
+
+
+def _is_job(text: str) -> bool:
+    return text.rpartition("/")[2] in _JOBS
+
+
+def _parts(text: str) -> tuple[str, str | None]:
+    """An option and the value that is joined to it, if any: `--nodes=2`, `-N2`, `-N=2`."""
+    if text.startswith("--"):
+        name, equals, value = text.partition("=")
+        return name, value if equals else None
+    name, rest = text[:2], text[2:]
+    return name, rest.removeprefix("=") if rest and not _IS_ALONE.fullmatch(name) else None
