@@ -90,6 +90,35 @@ def test_a_command_in_words_means_what_it_means_in_a_file(command: str, tmp_path
         assert in_words.spec.execution.environment.keys() <= {"NCCL_DEBUG", "A", "B", "C"}
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python3 -m MaxText.train base.yml base_output_directory=gs://bucket/train_llama2_7b", "maxtext"),
+        ("docker run --name train_llama2_7b img python3 -m MaxText.train base.yml steps=5", "maxtext"),
+        ("srun -J train_llama2 python3 MaxText/train.py base.yml steps=5", "maxtext"),
+        ("python3 -m maxtext.inference.decode base.yml base_output_directory=/out/train_llama2", "maxtext"),
+        ("bash examples/llama/train_llama3.sh", "megatron"),
+        ("torchrun pretrain_gpt.py --num-layers 4", "megatron"),
+        ("torchrun -m pretrain_gpt --num-layers 4", "megatron"),
+        ("python3 -m megatron.pretrain_gpt --num-layers 4", "megatron"),
+        ("docker run --name maxtext.1 img python3 pretrain_gpt.py --num-layers 4", "megatron"),
+    ],
+)
+def test_the_program_shows_the_dialect_of_a_command(command: str, name: str) -> None:
+    root = source.parse_shell(command, file="run.sh").root
+    assert next(dialect.name for dialect in dialects.DIALECTS if dialect.recognise(root)) == name
+
+
+@pytest.mark.parametrize("program", ["pretrain_gpt.py", "-m pretrain_gpt", "-m megatron.pretrain_gpt"])
+def test_a_module_is_started_as_its_file_is(program: str) -> None:
+    command = f"torchrun --nproc_per_node 4 {program} {MODEL} --max-position-embeddings 64 --lr 1e-3 --mock-data"
+    words = f"srun -N 2 bash -c '{command} --tokenizer-type NullTokenizer --vocab-size 99'"
+    first, *others = shlex.split(words)
+    spec = dialects.load(Path(first), others, action="plan").spec
+    assert spec is not None
+    assert spec.topology.devices_per_node == 4
+
+
 def test_names_of_files_say_nothing(tmp_path: Path) -> None:
     path = tmp_path / "llama.yaml"  # JSON is YAML
     path.write_text(MULTI_70B.read_text(encoding="utf-8"))

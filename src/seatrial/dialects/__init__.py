@@ -20,7 +20,7 @@ from seatrial.dialects.table.overrides import Override
 from seatrial.dialects.table.written import Written
 from seatrial.errors import InputError, Problem
 from seatrial.source import Document, Node
-from seatrial.source.programs import is_program
+from seatrial.source.programs import is_gpt_module, is_program, starts_training
 from seatrial.spec import NEEDS, Action, Resolved, RunSpec
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ _SECTIONS = {"batch", "topology", "parallelism", "precision", "optimizer", "data
 
 
 def _command(*programs: str) -> Callable[[Node], bool]:
-    """True if a shell text starts one of some programs; of none, whether it starts nothing at all."""
+    """True if a shell text has one of some programs in it; of none, whether it starts nothing at all."""
 
     def recognise(root: Node) -> bool:
-        words = [str(word) for word in root.members["argv"].plain()] if "argv" in root.members else None
+        words = _words(root)
         if words is None or not programs:
             return words == []
         return any(Path(word).name.startswith(programs) for word in words)
@@ -92,14 +92,28 @@ def _command(*programs: str) -> Callable[[Node], bool]:
     return recognise
 
 
+def _words(root: Node) -> list[str] | None:
+    """The words of a command; None for a text that is none."""
+    return [str(word) for word in root.members["argv"].plain()] if "argv" in root.members else None
+
+
+def _megatron_command(root: Node) -> bool:
+    """True if a command starts Megatron-LM: a name or a path of another program's may begin as its scripts do."""
+    words = _words(root) or []
+    return any(
+        is_program(words, at) and (Path(word).name.startswith(MEGATRON_PROGRAMS) or is_gpt_module(words, at))
+        for at, word in enumerate(words)
+    )
+
+
 _OF_MAXTEXT = ("M_", "XLA_FLAGS", "LIBTPU_", "JAX_")  # of its variables, that nobody else has
 
 
 def _maxtext_command(root: Node) -> bool:
     """True if a command starts MaxText, or nothing: a train.py with nothing but --options is another's."""
+    words = _words(root) or []
     if not _command(*MAXTEXT_PROGRAMS)(root):
         return _command()(root) and any(name.startswith(_OF_MAXTEXT) for name in root.members["environment"].members)
-    words = [str(word) for word in root.members["argv"].plain()]
     behind = words[next(i for i, word in enumerate(words) if Path(word).name.startswith(MAXTEXT_PROGRAMS)) :]
     return any("=" in word or word.endswith((".yml", ".yaml")) for word in behind) or not any(
         word.startswith("--") for word in behind
@@ -108,14 +122,13 @@ def _maxtext_command(root: Node) -> bool:
 
 MEGATRON_PROGRAMS = ("pretrain_gpt.py", "train_llama")
 MAXTEXT_PROGRAMS = ("train.py", "maxtext.", "MaxText.", "base.yml")
-HYDRA_PROGRAMS = ("training_orchestrator.py",)
 # What stands at least behind a program that is started.
 _REST = {MEGATRON_PROGRAMS: "--num-layers …", MAXTEXT_PROGRAMS: "base.yml model_name=…"}
 
 # The first that recognises a file reads it.
 DIALECTS: tuple[Dialect, ...] = (
     Dialect(
-        name="megatron", title="a Megatron-LM command", recognise=_command(*MEGATRON_PROGRAMS), module="megatron",
+        name="megatron", title="a Megatron-LM command", recognise=_megatron_command, module="megatron",
         gpu_key="topology.device",
     ),
     Dialect(
@@ -254,8 +267,8 @@ def _document(path: Path, arguments: Sequence[str]) -> tuple[Document, Sequence[
     A word alone, or with overrides, is a file's name. Raises InputError where that is a program's.
     """
     words = [str(path), *arguments]
-    programs = (*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS, *HYDRA_PROGRAMS)
-    starts_one = any(Path(word).name.startswith(programs) for word in words)
+    starts_one = any(starts_training(each) for each in (words, *(word.split() for word in words if " " in word)))
+    starts_one = starts_one or any(Path(word).name.startswith(MAXTEXT_PROGRAMS) for word in words)
     has_more = any(word.startswith("-") or "=" not in word for word in arguments)
     if starts_one and has_more and (path.suffix == ".py" or not path.exists()):
         return source.of_words(words, file="command line"), ()

@@ -21,6 +21,11 @@ def is_program(words: Sequence[str], index: int) -> bool:
     return bool(_PROGRAM.fullmatch(words[index].rpartition("/")[2])) and ":" not in words[index]  # a mount is none
 
 
+def is_gpt_module(words: Sequence[str], index: int) -> bool:
+    """True if a word is Megatron-LM's pretrain_gpt, behind -m."""
+    return index > 0 and words[index - 1] == "-m" and words[index].rpartition(".")[2] == "pretrain_gpt"
+
+
 def starts_training(words: Sequence[str]) -> bool:
     """True if a command starts a training."""
     return any(is_program(words, index) for index in range(len(words)))

@@ -19,6 +19,7 @@ from seatrial.dialects.table.suggestions import did_you_mean, distance
 from seatrial.dialects.table.versions import Versions, versions
 from seatrial.errors import InputError, Severity
 from seatrial.source import Node
+from seatrial.source.programs import is_gpt_module
 
 _WRITTEN = tuple(f"--{name}" for name in ALL)
 _MANY = 3  # arguments from which their spelling can be told
@@ -68,8 +69,8 @@ def settings(request: Request) -> Settings:
 
 
 def _is_program(argv: Sequence[Node], place: int) -> bool:
-    is_module = place > 0 and argv[place - 1].value == "-m" and str(argv[place].value).endswith("pretrain_gpt")
-    return is_module or program(argv[place]) in ("pretrain_gpt.py", *SCRIPTS)
+    words = [str(word.value) for word in argv[: place + 1]]
+    return is_gpt_module(words, place) or program(argv[place]) in ("pretrain_gpt.py", *SCRIPTS)
 
 
 # --- words as argparse takes them -------------------------------------------------------------------------------------
