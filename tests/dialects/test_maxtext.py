@@ -106,6 +106,15 @@ def test_every_further_key_is_known_and_quiet_at_its_default() -> None:
     assert {problem.path for problem in resolved.problems} & IN_TABLE.keys() == set()
 
 
+def test_flags_that_are_added_to_those_of_the_shell_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    flags = 'export XLA_FLAGS="$XLA_FLAGS --xla_gpu_enable_latency_hiding_scheduler=true"'
+    path.write_text(f"{flags}\npython3 -m MaxText.train base.yml model_name=llama2-7b dataset_type=synthetic\n")
+    resolved = load(path, [], action="plan")
+    assert resolved.spec is not None
+    assert resolved.spec.execution.xla_flags == {"xla_gpu_enable_latency_hiding_scheduler": "true"}
+
+
 def test_every_further_key_is_worth_a_word_at_another_value() -> None:
     heard = {name: key for name, key in IN_TABLE.items() if key.disposition == "ignored" and "." not in name}
     lines = [f"{name}: {_yaml(_another(key.quiet[0] if key.quiet else None))}" for name, key in heard.items()]

@@ -170,6 +170,31 @@ def test_the_command_of_a_text_and_its_environment(name: str) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "value", "at"),
+    [
+        ('export XLA_FLAGS="${XLA_FLAGS} --a=1"\n', "XLA_FLAGS", " --a=1", "1:19"),
+        ('XLA_FLAGS="$XLA_FLAGS --a=1" ', "XLA_FLAGS", " --a=1", "1:12"),
+        ("export L=/x:$L\n", "L", "/x:", "1:13"),
+        ('export L="$L:/x"\nexport L="$L:/y"\n', "L", ":/x:/y", "1:11"),
+        ("export A=1; export L=a,$L,b\n", "L", "a,,b", "1:24"),
+    ],
+)
+def test_what_a_list_held_before_the_text_is_taken_as_nothing(text: str, name: str, value: str, at: str) -> None:
+    document = shell(f"{text}python train.py b")
+    assert environment(document)[name] == value
+    assert findings(document) == [("info", "assumed", name, at)]
+    ran = subprocess.run(["env", "-u", name, "bash", "-c", f"{text}printenv {name}"], capture_output=True, text=True)
+    assert ran.stdout == f"{value}\n"
+
+
+@pytest.mark.parametrize("text", ["export MBS=$MBS", "export OUT=$OUT/run", "export B=$A:/x", 'export N="n$N"'])
+def test_a_variable_that_is_to_be_given_is_no_list(text: str) -> None:
+    document = shell(f"{text}\npython train.py b")
+    assert "$" in next(iter(environment(document).values()))
+    assert [code for _, code, _, _ in findings(document)] == ["unknown-variable"]
+
+
 _DOUBTFUL = {
     "unknown": ("python train.py a=$B", "a=$B", ("warning", "unknown-variable", "a", "1:19")),
     "command": ("python train.py --n $(nproc)", "$(nproc)", ("warning", "not-executed", "--n", "1:21")),

@@ -377,6 +377,9 @@ def _scalar(field: Field, path: str, start: int, reader: _Reader, builder: Build
         if piece.doubt == "unknown":
             why = f"{piece.text} is assigned nowhere in this text, so it stays as written"
             reader.find("warning", piece.offset, "unknown-variable", path, why, "assign it here, or write its value")
+        elif piece.doubt == "before":
+            why = "what it held before this text is not known here, and is taken as nothing"
+            reader.find("info", piece.offset, "assumed", path, why, "no change is needed, unless the run needs it")
         elif piece.doubt == "executable":
             shown = piece.text if len(piece.text) <= 60 else piece.text[:57] + "…"
             why = f"{shown} would have to be executed, and Seatrial executes nothing: it stays as written"

@@ -6,7 +6,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from seatrial.source.shell_words import Fail, Part, Text, Variable, Word
@@ -16,12 +16,14 @@ MAX_EXPANDED = 250_000  # characters and pieces that the words and variables of 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _NAME = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 _BLANKS = re.compile(r"([ \t\n]+)")
+_BEFORE = "before"  # an operator of ours: the variable is not set in this text, and counts as empty
+_BETWEEN = " \t\n:,;"  # the items of a list in a variable
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
     ast.Mod: operator.mod,
 }  # fmt: skip
 
-Doubt = Literal["", "unknown", "executable"]
+Doubt = Literal["", "unknown", "executable", "before"]
 
 
 class Piece(NamedTuple):
@@ -83,8 +85,23 @@ class Variables:
         head = word.parts[0]
         assert isinstance(head, Text)
         start = len(name) + 1 + appends
-        value = self._unquoted((Text(head.text[start:], head.offset + start), *word.parts[1:]))
+        parts = (Text(head.text[start:], head.offset + start), *word.parts[1:])
+        value = self._unquoted(parts if name in self.known else [*self._without_before(name, parts)])
         return name, Value((((*first[0], *value) if first else value), *first[1:]), word.offset, is_list=is_list)
+
+    def _without_before(self, name: str, parts: Sequence[Part]) -> Iterator[Part]:
+        """The parts of the first value of a variable: as an item of a list, what it held before is nothing.
+
+        So `XLA_FLAGS="$XLA_FLAGS --x"` adds a flag to those of the shell, if it has any.
+        """
+        written = [(text, part) for part in parts if (text := part.text if isinstance(part, Text) else part.written)]
+        texts = ["", *(text for text, _ in written), ""]
+        for before, (text, part), after in zip(texts, written, texts[2:], strict=False):
+            is_item = before[-1:] in _BETWEEN and after[:1] in _BETWEEN and bool(before or after)  # "": the end
+            if isinstance(part, Variable) and part.name == name and text in (f"${name}", f"${{{name}}}") and is_item:
+                yield replace(part, operator=_BEFORE)
+            else:
+                yield part
 
     def keep(self, name: str, value: Value) -> None:
         """Keeps a value; a variable that was exported stays so."""
@@ -145,6 +162,8 @@ class Variables:
             if kind == "=":
                 self.keep(part.name, Value((self._unquoted(part.default),), part.offset))
             return [value]
+        if kind == _BEFORE:
+            return [(self._piece("", part.offset, "before"),)]
         if part.name in ("@", "*"):
             return []  # the arguments of the text itself: there are none
         return [()] if known is not None else [(self._piece(part.written, part.offset, "unknown"),)]
