@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from seatrial import capture as sandboxed
 from seatrial import source
 from seatrial.capture import placeholders, training
 from seatrial.commands import capture as capture_command
@@ -278,6 +279,38 @@ def test_a_script_that_fails_behind_its_training_is_captured_and_the_failure_is_
     path.write_text("set -e\npython train.py | tee log\necho ${PIPESTATUS[@]}\nls /nowhere\n")
     said = capture_command.capture(capture_command.CaptureRequest(script=path, yes=True, out=tmp_path / "x.json"))
     assert "the script ended with exit code 2: `ls /nowhere` at launch.sh:4 failed with exit status 2" in said
+
+
+@pytest.mark.parametrize("script", ["for i in 1\r\ndo\r\n  python train.py\r\ndone\r\n", "A=<x>\r\nexit 1\r\n"])
+def test_windows_line_ends_are_those_that_bash_reads(script: str, tmp_path: Path) -> None:
+    sandboxed_or_skip()
+    path = tmp_path / "launch.sh"
+    path.write_bytes(script.encode())
+    with pytest.raises(InputError) as caught:
+        capture_command.capture(capture_command.CaptureRequest(script=path, yes=True))
+    (problem,) = caught.value.problems
+    assert (problem.code, "Unix line ends" in problem.fix) == ("carriage-return", True)
+
+
+def test_a_training_behind_windows_line_ends_has_them_and_a_note_says_so(tmp_path: Path) -> None:
+    sandboxed_or_skip()
+    path = tmp_path / "launch.sh"
+    path.write_bytes(b"for i in 1; do\n  python train.py --a 1\r\ndone\n")
+    done = sandboxed.capture(sandboxed.Request(script=path))
+    (found,) = training.trainings(done)
+    assert found.argv == ["python", "train.py", "--a", "1\r"]
+    assert any("end as on Windows" in text for text in training.assumed(done))
+
+
+def test_bytes_that_are_no_text_are_written_as_such(tmp_path: Path) -> None:
+    sandboxed_or_skip()
+    (tmp_path / "more.sh").write_bytes(b"B='caf\xe9'\n")
+    (tmp_path / "launch.sh").write_bytes(b"A='caf\xe9'\n. ./more.sh\nexport A\npython train.py $B\n")
+    done = sandboxed.capture(sandboxed.Request(script=tmp_path / "launch.sh"))
+    (found,) = training.trainings(done)
+    assert (found.argv[-1], found.environment["A"]) == ("caf\ufffd", "caf\ufffd")
+    capture_command.capture(capture_command.CaptureRequest(script=tmp_path / "launch.sh", yes=True, out=tmp_path / "x"))
+    assert source.read(tmp_path / "x").root.members["argv"].plain() == ["python", "train.py", "caf\ufffd"]
 
 
 def test_limits_that_a_script_raises_do_not_end_it(tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ class Captured:
     ended: sandbox.Ended
     missing: Sequence[Missing]
 
+    @property
+    def has_windows_lines(self) -> bool:
+        """True if lines of the script end as on Windows: bash has the carriage return in the last word of each."""
+        return "\r\n" in _text(self.request.script)
+
 
 def capture(request: Request) -> Captured:
     """Runs a script in the sandbox. Raises InputError where there is none, or no such script."""
@@ -93,7 +98,10 @@ def capture(request: Request) -> Captured:
 def _text(script: Path) -> str:
     if not script.is_file():
         raise InputError.single("unreadable", str(script), "there is no such script", "check the path")
-    return script.read_text(encoding="utf-8", errors="replace")
+    with script.open(
+        encoding="utf-8", errors="surrogateescape", newline=""
+    ) as file:  # to the byte what bash would read
+        return file.read()
 
 
 def _project(script: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 
 STARTUP = "/seatrial/startup.sh"
 MAX_CALLS = 5_000
+_NO_TEXT = re.compile("[\ud800-\udfff]")  # as Python has bytes that are no UTF-8
 MAX_CALL_BYTES = 4 * 2**20
 MAX_TRACE_BYTES = 32 * 2**20
 
@@ -103,27 +105,32 @@ def _text(name: str, folder: int, limit: int) -> str:
 def _call(number: str, text: str) -> Iterator[Call]:
     try:
         found = json.loads(text)
-        file, line = _place(str(found["at"]))
+        file, line = _place(_shown(found["at"]))
         environment, files = _texts(found["environment"]), _texts(found.get("files", {}))
         words, before = _words(found["argv"]), _words(found["before"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
     if words:
         yield Call(
-            number=number, argv=words, before=before, kind=str(found.get("kind")), text=str(found.get("text", "")),
-            folder=str(found.get("folder", "")), file=file, line=line, parent=str(found.get("parent", "")),
+            number=number, argv=words, before=before, kind=str(found.get("kind")), text=_shown(found.get("text", "")),
+            folder=_shown(found.get("folder", "")), file=file, line=line, parent=str(found.get("parent", "")),
             environment=environment, files=files,
         )  # fmt: skip
 
 
+def _shown(value: Any) -> str:
+    """A value as text that can be written: bytes that are no UTF-8 are the sign that replaces them."""
+    return _NO_TEXT.sub("\ufffd", str(value))
+
+
 def _texts(found: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in found.items()}
+    return {_shown(key): _shown(value) for key, value in found.items()}
 
 
 def _words(found: Any) -> tuple[str, ...]:
     if not isinstance(found, Sequence) or isinstance(found, str):
         raise TypeError
-    return tuple(map(str, found))
+    return tuple(map(_shown, found))
 
 
 def _place(text: str) -> tuple[str, int]:

@@ -117,7 +117,8 @@ def prepare(scratch: Path, project: Path, script: Path, text: str) -> None:
     copied = scratch / "project"
     project_copy.copy(project, copied, script, owner)
     if script.is_relative_to(project):
-        (copied / script.relative_to(project)).write_text(text, encoding="utf-8", errors="surrogateescape")
+        to = copied / script.relative_to(project)
+        to.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
 
 
 def _python() -> str:

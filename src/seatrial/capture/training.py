@@ -246,5 +246,7 @@ def assumed(captured: Captured) -> Iterator[str]:
         lines = ", ".join(dict.fromkeys(list(unset.values())[:3]))
         verbs = ("is", "was") if one else ("are", "were")
         yield f"{shown} {verbs[0]} not set, and {verbs[1]} empty ({lines}): NAME=value sets one"
+    if captured.has_windows_lines:
+        yield "lines end as on Windows, and were left so: last words have a carriage return, and sbatch refuses them"
     for each in captured.missing:
         yield f"{each.path} is not here, and was taken for {'an' if each.kind[0] in 'aeio' else 'a'} {each.kind}"

@@ -160,6 +160,9 @@ def _nothing(captured: Captured) -> InputError:
     last = next((step for step in reversed(captured.steps) if step.file and step.line), None)
     place = f" at {inert(last.file)}:{last.line}" if last else ""
     said = _said(ended.output)
+    if captured.has_windows_lines:
+        why = "lines end as on Windows, and bash reads the carriage return as part of the last word of each"
+        return _error("carriage-return", script, f"{why}{said}", "save it with Unix line ends: sed -i 's/\\r$//'")
     if (asked := _asked(captured, place + said)) is not None:
         return asked
     if ended.exit_code is None:
