@@ -38,6 +38,12 @@ def numbers(command: str) -> dict[str, int]:
         ("python3 train.py -N 2", {}),
         ("srun -l --exclusive -uN2 --kill-on-bad-exit -W 0 --gpus-per-node 8 python3 train.py", {EACH: 8}),
         ("srun --mpi pmix --pty -K1 --container-writable -N 2 -Zv --exclusive python3 -N 3 train.py", {NODES: 2}),
+        ("srun -N2 -n16 python3 train.py", {NODES: 2, EACH: 8}),
+        ("sbatch -N 2 --ntasks=16 srun python3 train.py", {NODES: 2, EACH: 8}),
+        ("srun -N 2 -n 2 python3 train.py", {NODES: 2}),
+        ("srun -N 2 -n 3 python3 train.py", {NODES: 2}),
+        ("srun -n 16 python3 train.py", {}),
+        ("srun -N 2 -n 16 --gpus-per-node=4 python3 train.py", {NODES: 2, EACH: 4}),
         ("sbatch -W srun -N 2 python3 train.py", {NODES: 2}),
     ],
 )

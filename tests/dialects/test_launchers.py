@@ -204,6 +204,34 @@ def test_mpirun_fills_the_hosts_of_its_file(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-np 16 -H node1:8,node2:8", (2, 8)),
+        ("-np 16 --host a:8,b:8", (2, 8)),
+        ("--host a,a,b,b -np 4", (2, 2)),
+        ("-np 16 --map-by ppr:8:node", (2, 8)),
+        ("-np 16 --map-by=ppr:4:node:PE=7", (4, 4)),
+        ("-n 16 --ppn 8", (2, 8)),
+        ("-np 16 -npernode 8 -H a:16", (2, 8)),
+        ("-np 8 --map-by slot", (1, 8)),
+    ],
+)
+def test_mpirun_says_in_several_ways_how_many_are_on_a_node(
+    options: str, expected: tuple[int, int], here: Path
+) -> None:
+    resolved = read(here, f"mpirun --allow-run-as-root {options} -x A=1 python pretrain_gpt.py {LEAST}")
+    assert machines(resolved) == expected
+    assert not [p for p in resolved.problems if p.code == "devices-not-stated"]
+
+
+@pytest.mark.parametrize("options", ["-np 16 --hostfile nowhere", "-np 16 -H a:4,b:16", "-np 16 -H a,b"])
+def test_mpirun_that_leaves_open_how_many_are_on_a_node_is_asked(options: str, here: Path) -> None:
+    resolved = read(here, f"mpirun {options} python pretrain_gpt.py {LEAST}")
+    assert machines(resolved) == (1, 16)
+    assert "all are assumed on one node" in found(resolved, "devices-not-stated").why
+
+
+@pytest.mark.parametrize(
     ("text", "slots"),
     [
         ("a\na\nb", {"a": 0, "b": 0}),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from seatrial.dialects.table.entries import Entry, below
 from seatrial.source import Node
@@ -17,11 +18,12 @@ NODES, EACH = "topology.num_nodes", "topology.devices_per_node"
 
 _JOBS = ("sbatch", "salloc", "srun")
 _TASKS = "tasks of a node"  # a device each, where nothing says how many devices there are
+_ALL_TASKS = "tasks of all nodes"
 _NODES, _TASKS_OF_NODE = re.compile(r"(\d{1,5})(?:-\d+)?"), re.compile(r"(\d{1,3})")  # a range: at least so many
 _GPUS, _RESOURCES = (re.compile(rf"{prefix}(?:[A-Za-z][\w.-]*:)?(\d{{1,3}})") for prefix in ("", "gpu:"))
 _OPTIONS = {
     "-N": (NODES, _NODES), "--nodes": (NODES, _NODES), "--gpus-per-node": (EACH, _GPUS), "--gres": (EACH, _RESOURCES),
-    "--ntasks-per-node": (_TASKS, _TASKS_OF_NODE),
+    "--ntasks-per-node": (_TASKS, _TASKS_OF_NODE), "-n": (_ALL_TASKS, _NODES), "--ntasks": (_ALL_TASKS, _NODES),
 }  # fmt: skip
 # Of what a job of ours can request as well. CPUs and memory are left out: it has whole nodes.
 _OTHERS = {
@@ -64,10 +66,18 @@ def requested(words: Sequence[Node]) -> dict[str, Entry]:
         number = pattern.fullmatch(value)
         if path and number and int(number[1]):
             found[path] = Entry(key=name, value=int(number[1]), text=number[1], mark=node.mark, key_mark=option.mark)
+    together, nodes = found.pop(_ALL_TASKS, None), found.get(NODES)
+    if together and nodes and together.value % nodes.value == 0:
+        found.setdefault(_TASKS, _share(together, nodes.value))
     tasks = found.pop(_TASKS, None)
     if tasks is not None and tasks.value > 1:
         found.setdefault(EACH, tasks)
     return found
+
+
+def _share(entry: Entry, parts: int) -> Entry:
+    """One of so many equal parts of a number."""
+    return replace(entry, value=entry.value // parts, text=str(entry.value // parts))
 
 
 def _given(words: Sequence[Node]) -> Iterator[tuple[str, Node, Node, str]]:

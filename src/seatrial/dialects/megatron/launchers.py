@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from seatrial.dialects.jobs import EACH, NODES
 from seatrial.dialects.megatron import hostfiles
@@ -192,37 +193,60 @@ def _without_hostfile(found: Settings, entry: Entry, path: str, by: hostfiles.Se
 # --- mpirun -----------------------------------------------------------------------------------------------------------
 
 _ALL_PROCESSES = ("-np", "--np", "-n", "-c")
-_OF_A_NODE = ("-npernode", "--npernode", "-N", "-ppn", "-perhost")
+_OF_A_NODE = ("-npernode", "--npernode", "-N", "-ppn", "--ppn", "-perhost")
+_HOSTS = ("-H", "-host", "--host", "-hosts", "--hosts")
 _HOSTFILE = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
+_MAPPED = ("-map-by", "--map-by")
+_EACH_NODE = re.compile(r"ppr:(\d{1,3}):node(:.*)?")
 
 
 def _take_mpirun(found: Settings, words: Sequence[Node], document: Document) -> None:
     """Takes the number of processes that mpirun starts, one for each device, and how many of them are on a node.
 
-    Where it does not give the latter, its hostfile may, whose hosts it fills one after the other; else all are on one.
+    Where it does not give the latter, its list of hosts may, which it fills one after the other; else all are on one.
     """
     start = next((i for i, word in enumerate(words) if program(word) in _MPIRUN), None)
     if start is None:
         return
-    pairs = list(zip(words[start + 1 :], words[start + 2 :], strict=False))
+    given = dict(reversed([*_options_of_mpirun(words[start + 1 :])]))  # the first one of each counts
 
-    def first(names: tuple[str, ...]) -> Node | None:
-        return next((value for name, value in pairs if name.value in names), None)
+    def first(names: tuple[str, ...]) -> tuple[str, Node] | None:
+        return next((given[name] for name in given if name in names), None)
 
-    def number(names: tuple[str, ...]) -> Node | None:
-        node = first(names)
-        return node if node is not None and str(node.value).isdecimal() else None
+    def number(names: tuple[str, ...]) -> tuple[str, Node] | None:
+        value = first(names)
+        return value if value is not None and value[0].isdecimal() else None
 
-    total, each, file = number(_ALL_PROCESSES), number(_OF_A_NODE), first(_HOSTFILE)
+    total, each, mapped = number(_ALL_PROCESSES), number(_OF_A_NODE), first(_MAPPED)
     if total is None:
         return
-    processes, of_a_node = int(str(total.value)), int(str((each or total).value))
-    if each is None and file is not None:
-        text = _hostfile(str(file.value), document)
+    if each is None and mapped is not None and (by := _EACH_NODE.fullmatch(mapped[0])):
+        each = by[1], mapped[1]
+    processes, of_a_node = int(total[0]), int((each or total)[0])
+    lists = [(value[0], is_file) for names, is_file in ((_HOSTS, False), (_HOSTFILE, True)) if (value := first(names))]
+    if each is None and lists:
+        text = _hostfile(lists[0][0], document) if lists[0][1] else _lines_of(lists[0][0])
         machines = hostfiles.filled(hostfiles.mpi_slots(text), processes) if text is not None else None
         of_a_node = machines[1] if machines else of_a_node
+        if machines is None:
+            why = f"there is no {lists[0][0]} here" if text is None else "its hosts do not say how many each has"
+            found.unstated = f"mpirun starts {processes} processes, and {why}: all are assumed on one node"
     if of_a_node and processes % of_a_node == 0:
-        node = each or total
-        for name, value, at in ((_NNODES, processes // of_a_node, total), (_NPROC, of_a_node, node)):
-            entry = Entry(key="mpirun -np", value=str(value), text=str(value), mark=at.mark, key_mark=at.mark)
+        for name, value, at in ((_NNODES, processes // of_a_node, total), (_NPROC, of_a_node, each or total)):
+            entry = Entry(key="mpirun -np", value=str(value), text=str(value), mark=at[1].mark, key_mark=at[1].mark)
             found.take(name, entry)
+
+
+def _options_of_mpirun(words: Sequence[Node]) -> Iterator[tuple[str, tuple[str, Node]]]:
+    """(option, (value, its word)) of each pair of words, and of each `--option=value`."""
+    for word, behind in zip_longest(words, words[1:]):
+        name, equals, value = str(word.value).partition("=")
+        if name.startswith("-") and equals:
+            yield name, (value, word)
+        elif behind is not None:
+            yield name, (str(behind.value), behind)
+
+
+def _lines_of(hosts: str) -> str:
+    """The hosts of `-H a:8,b:8` as the lines of a file; a host without a number has one process each time."""
+    return "\n".join(host if ":" in host else f"{host}:1" for host in hosts.split(","))
