@@ -121,6 +121,40 @@ def test_options_say_enough_without_a_hostfile(here: Path) -> None:
     assert "does not start" in found(resolved, "no-hostfile").why
 
 
+@pytest.mark.parametrize(
+    ("before", "options", "expected", "is_stated"),
+    [
+        ("", "--include localhost:0,1,2,3", (1, 4), True),
+        ("", "-i localhost:4", (1, 1), True),
+        ("", "--exclude localhost:7", (1, 7), False),
+        ("", "--include localhost", (1, 8), False),
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3 ", "", (1, 4), True),
+        ("CUDA_VISIBLE_DEVICES=0,1 ", "--num_gpus 4", (1, 4), True),
+        ("CUDA_VISIBLE_DEVICES=GPU-1a2b ", "", (1, 8), False),
+    ],
+)
+def test_without_a_hostfile_the_runner_selects_devices_of_its_own_node(
+    before: str, options: str, expected: tuple[int, int], is_stated: bool, here: Path
+) -> None:
+    resolved = read(here, before + RUNNER.format(options=options))
+    assert machines(resolved) == expected
+    assert ("devices-not-stated" not in {p.code for p in resolved.problems}) == is_stated
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "expected"),
+    [
+        ("PET_NNODES=2 PET_NPROC_PER_NODE=8 ", "", (2, 8)),
+        ("PET_NNODES=2 PET_NPROC_PER_NODE=8 ", "--nproc_per_node 4", (2, 4)),
+        ("", "-t 3 -r 3 --nnode=2 --nproc-per 4", (2, 4)),
+    ],
+)
+def test_torchrun_is_told_by_variables_short_options_and_beginnings(
+    before: str, options: str, expected: tuple[int, int], here: Path
+) -> None:
+    assert machines(read(here, f"{before}torchrun {options} pretrain_gpt.py {LEAST}")) == expected
+
+
 def test_a_hostfile_that_the_script_writes_is_read(here: Path) -> None:
     script = (
         "for i in 1 2 3; do echo worker-$i slots=2; done > hf\n" + RUNNER.format(options="--hostfile hf") + "\nrm hf"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+LOCAL = "localhost"  # as DeepSpeed's runner calls its own node where it has no file
 JOB_HOSTFILE = "/job/hostfile"  # DeepSpeed's, where no other is named
 _MOST = 200_000  # characters
 _LINE = re.compile(r"(\S+)\s+slots=(\d{1,6})")
@@ -26,6 +27,12 @@ class Selection:
     exclude: str = ""
     num_nodes: int = -1
     num_gpus: int = -1
+
+    @property
+    def is_local(self) -> bool:
+        """True if it names nothing but devices of the runner's own node."""
+        named = {part.partition(":")[0] for part in (self.include or self.exclude).split("@")}
+        return named == {LOCAL}
 
 
 def text_of(path: str, captured: Mapping[str, str], folder: str) -> str | None:

@@ -24,6 +24,7 @@ _TORCHRUN = ("torchrun", "torch.distributed.launch", "torch.distributed.run")
 _DEEPSPEED = ("deepspeed", "deepspeed.launcher.runner")
 _MPIRUN = ("mpirun", "mpiexec", "orterun", "prterun")
 _NNODES, _NPROC = f"{TORCHRUN}nnodes", f"{TORCHRUN}nproc_per_node"
+_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}  # torchrun's
 _OPTIONS = tuple(f"--{name}" for name in LAUNCHER)
 
 
@@ -42,6 +43,7 @@ def take_launcher(found: Settings, words: Sequence[Node], document: Document) ->
         for option, values in groups(words[place + 1 :]):
             if option is not None:  # else it is an interpreter or a wrapper
                 _take_torchrun(found, option, values)
+        _take_variables_of_torchrun(found, _variables(document))
     else:
         for path, name in ((NODES, _NNODES), (EACH, _NPROC)):
             if path in found.job:
@@ -82,6 +84,11 @@ def _hostfile(path: str, document: Document) -> str | None:
     return hostfiles.text_of(path, {name: str(node.value) for name, node in captured.items()}, document.folder)
 
 
+def _variables(document: Document) -> Mapping[str, Node]:
+    """The variables of the command."""
+    return document.root.members["environment"].members if "environment" in document.root.members else {}
+
+
 def _take_machines(found: Settings, entry: Entry, nodes: int, each: int) -> None:
     """Takes a number of nodes and of processes on each, both from one place."""
     for name, value in ((_NNODES, nodes), (_NPROC, each)):
@@ -94,7 +101,7 @@ def _take_machines(found: Settings, entry: Entry, nodes: int, each: int) -> None
 def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> None:
     word = str(option.value)
     written, equals, value = word.lstrip("-").partition("=")
-    name = "module" if word == "-m" else written.replace("-", "_")
+    name = _SHORT.get(word) or _whole(written.replace("-", "_"), is_long=word.startswith("--"))
     if name not in LAUNCHER:
         why, fix = "torchrun has no such option", did_you_mean(f"--{name}", _OPTIONS)
         if written in ALL:
@@ -105,6 +112,20 @@ def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> Non
         node, value = (values[0], str(values[0].value)) if is_behind else (option, value)
         entry = Entry(key=f"--{written}", value=value, text=value, mark=node.mark, key_mark=node.mark)
         found.take(f"{TORCHRUN}{name}", entry)
+
+
+def _whole(name: str, *, is_long: bool) -> str:
+    """The option that a name is, or the only one that begins so: argparse takes a beginning for it."""
+    begun = [option for option in LAUNCHER if is_long and name and option.startswith(name)]
+    return begun[0] if len(begun) == 1 else name
+
+
+def _take_variables_of_torchrun(found: Settings, variables: Mapping[str, Node]) -> None:
+    """Takes PET_NNODES and the like, by which torchrun is told what its words do not say."""
+    for name, key in LAUNCHER.items():
+        node = variables.get(f"PET_{name.upper()}")
+        if node is not None and key.read is not flag and f"{TORCHRUN}{name}" not in found.entries:
+            found.take(f"{TORCHRUN}{name}", Entry.of(f"PET_{name.upper()}", node))
 
 
 # --- DeepSpeed --------------------------------------------------------------------------------------------------------
@@ -128,10 +149,14 @@ def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], docume
     text = _hostfile(path, document)
     try:
         by = _selection(given)
-        if text is None:
+        by = _visible(by, _variables(document)) if text is None else by
+        if text is None and not by.is_local:
             _without_hostfile(found, file or itself, path, by)
             return
-        machines = hostfiles.selected(hostfiles.slots_of(text), by)
+        slots = {hostfiles.LOCAL: ASSUMED_DEVICES} if text is None else hostfiles.slots_of(text)
+        machines = hostfiles.selected(slots, by)
+        if text is None and ":" not in by.include:
+            found.unstated = f"there is no hostfile {path} here: {ASSUMED_DEVICES} devices of this node are assumed"
     except ValueError as error:
         where = f"{path}: " if text is not None else ""
         fix = "correct it: DeepSpeed starts nothing as it is"
@@ -174,6 +199,14 @@ def _selection(given: Mapping[str, Entry]) -> hostfiles.Selection:
         include=texts.get("include", ""), exclude=texts.get("exclude", ""),
         **{name: int(text) for name, text in numbers.items()},
     )  # fmt: skip
+
+
+def _visible(by: hostfiles.Selection, variables: Mapping[str, Node]) -> hostfiles.Selection:
+    """The selection that the runner makes of CUDA_VISIBLE_DEVICES, where there is neither a hostfile nor an option."""
+    devices = str(variables["CUDA_VISIBLE_DEVICES"].value) if "CUDA_VISIBLE_DEVICES" in variables else ""
+    is_open = not (by.include or by.exclude or by.num_nodes > 1 or by.num_gpus > 0)
+    is_list = bool(re.fullmatch(r"\d{1,3}(,\d{1,3})*", devices))  # of devices, by their numbers
+    return replace(by, include=f"{hostfiles.LOCAL}:{devices}") if is_list and is_open else by
 
 
 def _without_hostfile(found: Settings, entry: Entry, path: str, by: hostfiles.Selection) -> None:
