@@ -121,7 +121,7 @@ def _whole(name: str, *, is_long: bool) -> str:
 
 
 def _take_variables_of_torchrun(found: Settings, variables: Mapping[str, Node]) -> None:
-    """Takes PET_NNODES and the like, by which torchrun is told what its words do not say."""
+    """Takes PET_NNODES and the like, which torchrun reads for what its words do not say."""
     for name, key in LAUNCHER.items():
         node = variables.get(f"PET_{name.upper()}")
         if node is not None and key.read is not flag and f"{TORCHRUN}{name}" not in found.entries:
@@ -233,6 +233,9 @@ _MAPPED = ("-map-by", "--map-by")
 _EACH_NODE = re.compile(r"ppr:(\d{1,3}):node(:.*)?")
 
 
+_Given = Mapping[str, tuple[str, Node]]  # option → (value, the word that has it)
+
+
 def _take_mpirun(found: Settings, words: Sequence[Node], document: Document) -> None:
     """Takes the number of processes that mpirun starts, one for each device, and how many of them are on a node.
 
@@ -242,32 +245,43 @@ def _take_mpirun(found: Settings, words: Sequence[Node], document: Document) -> 
     if start is None:
         return
     given = dict(reversed([*_options_of_mpirun(words[start + 1 :])]))  # the first one of each counts
-
-    def first(names: tuple[str, ...]) -> tuple[str, Node] | None:
-        return next((given[name] for name in given if name in names), None)
-
-    def number(names: tuple[str, ...]) -> tuple[str, Node] | None:
-        value = first(names)
-        return value if value is not None and value[0].isdecimal() else None
-
-    total, each, mapped = number(_ALL_PROCESSES), number(_OF_A_NODE), first(_MAPPED)
-    if total is None:
+    total = _first(given, _ALL_PROCESSES)
+    if total is None or not total[0].isdecimal():
         return
-    if each is None and mapped is not None and (by := _EACH_NODE.fullmatch(mapped[0])):
-        each = by[1], mapped[1]
-    processes, of_a_node = int(total[0]), int((each or total)[0])
-    lists = [(value[0], is_file) for names, is_file in ((_HOSTS, False), (_HOSTFILE, True)) if (value := first(names))]
-    if each is None and lists:
-        text = _hostfile(lists[0][0], document) if lists[0][1] else _lines_of(lists[0][0])
-        machines = hostfiles.filled(hostfiles.mpi_slots(text), processes) if text is not None else None
-        of_a_node = machines[1] if machines else of_a_node
-        if machines is None:
-            why = f"there is no {lists[0][0]} here" if text is None else "its hosts do not say how many each has"
-            found.unstated = f"mpirun starts {processes} processes, and {why}: all are assumed on one node"
+    each = _first(given, _OF_A_NODE)
+    each = each if each is not None and each[0].isdecimal() else _mapped(given)
+    processes = int(total[0])
+    of_a_node = int(each[0]) if each else _on_hosts(found, given, processes, document)
     if of_a_node and processes % of_a_node == 0:
         for name, value, at in ((_NNODES, processes // of_a_node, total), (_NPROC, of_a_node, each or total)):
             entry = Entry(key="mpirun -np", value=str(value), text=str(value), mark=at[1].mark, key_mark=at[1].mark)
             found.take(name, entry)
+
+
+def _first(given: _Given, names: Sequence[str]) -> tuple[str, Node] | None:
+    """The first of some options."""
+    return next((given[name] for name in names if name in given), None)
+
+
+def _mapped(given: _Given) -> tuple[str, Node] | None:
+    """The number in `--map-by ppr:8:node`."""
+    value = _first(given, _MAPPED)
+    match = _EACH_NODE.fullmatch(value[0]) if value else None
+    return (match[1], value[1]) if match and value else None
+
+
+def _on_hosts(found: Settings, given: _Given, processes: int, document: Document) -> int:
+    """The number of processes on each host, by mpirun's list of hosts; all of them where that does not tell."""
+    here, file = _first(given, _HOSTS), _first(given, _HOSTFILE)
+    named = here or file
+    if named is None:
+        return processes
+    text = _lines_of(named[0]) if here else _hostfile(named[0], document)
+    machines = hostfiles.filled(hostfiles.mpi_slots(text), processes) if text is not None else None
+    if machines is None:
+        why = f"there is no {named[0]} here" if text is None else "its hosts do not say how many each has"
+        found.unstated = f"mpirun starts {processes} processes, and {why}: all are assumed on one node"
+    return machines[1] if machines else processes
 
 
 def _options_of_mpirun(words: Sequence[Node]) -> Iterator[tuple[str, tuple[str, Node]]]:
