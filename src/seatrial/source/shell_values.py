@@ -86,7 +86,10 @@ class Variables:
         assert isinstance(head, Text)
         start = len(name) + 1 + appends
         parts = (Text(head.text[start:], head.offset + start), *word.parts[1:])
-        value = self._unquoted(parts if name in self.known else [*self._without_before(name, parts)])
+        is_in_itself = any(isinstance(part, Variable) and part.name == name for part in parts)
+        if is_in_itself and name not in self.known:
+            parts = (*self._without_before(name, parts),)
+        value = self._unquoted(parts)
         return name, Value((((*first[0], *value) if first else value), *first[1:]), word.offset, is_list=is_list)
 
     def _without_before(self, name: str, parts: Sequence[Part]) -> Iterator[Part]:
