@@ -107,7 +107,7 @@ def test_every_table_has_names() -> None:
         ("seatrial judge x --convention pa", ["palm"]),
         ("seatrial publish x --to p", ["prometheus", "parquet"]),
         ("seatrial history --outcome d", ["died"]),
-        ("seatrial history --device h200", ["h200"]),
+        ("seatrial history --device h200", ["h200", "h200-nvl"]),
         ("seatrial schema verd", ["verdict"]),
         ("seatrial completion f", ["fish"]),
         ("seatrial check ", ["<file>"]),
