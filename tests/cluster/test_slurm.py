@@ -148,7 +148,8 @@ def test_a_worker_that_is_killed_is_named_and_its_peers_clear_away_their_contain
     assert nothing_is_left(user.cluster)
     for node in user.cluster.nodes[:2]:
         assert node.run(["podman", "ps", "--all", "--quiet"]).stdout == ""
-    assert "JobState=FAILED" in user.slurm.run(["scontrol", "show", "job", user.job()]).stdout
+    # Slurm calls a job COMPLETING until all of its nodes are clear.
+    wait_until(lambda: "JobState=FAILED" in user.slurm.run(["scontrol", "show", "job", user.job()]).stdout, 30)
 
 
 def test_a_launcher_that_is_killed_is_followed_by_another_which_says_that_the_time_was_over(
