@@ -164,3 +164,21 @@ def test_a_host_is_known_when_its_agent_says_so_and_another_one_after_a_restart(
     assert node.status() == second
     node.stop(now=False)
     assert (tmp_path / "nodes/gpu8/stop").exists()
+
+
+@pytest.mark.parametrize(("state", "cancels"), [("starting", 1), ("running", 1), ("exited", 0), ("unstartable", 0)])
+def test_an_agent_whose_processes_have_ended_may_clear_away_in_its_own_time(
+    tmp_path: Path, state: str, cancels: int
+) -> None:
+    cancelled: list[int] = []
+    watch = SimpleNamespace(job=Job(state="RUNNING"), over=lambda: False, cancel=lambda: cancelled.append(7))
+    place = {"host": "gpu7", "hosts": ["gpu7"], "address": "127.0.0.1", "restarts": 0}
+    write(tmp_path / "launch/slurm/node-0.json", place)
+    unknown = dict.fromkeys(("exit_code", "signal", "started", "ended", "last_step", "sentence"))
+    process = {**unknown, "rank": 0, "stopped": False, "suspended": False, "last_line": "", "lost_bytes": 0}
+    status = {"state": "stopping", "stop_reason": None, "processes": [{**process, "state": state}]}
+    write(tmp_path / "nodes/gpu7/status.json", status)
+    node = SlurmNode(0, tmp_path, cast(Any, watch))
+    assert node.status() == status
+    node.stop(now=True)
+    assert len(cancelled) == cancels

@@ -134,6 +134,9 @@ class SlurmNode(Node):
         return 0.0 if ended else time.monotonic() - self._heard
 
     def stop(self, *, now: bool) -> None:
+        status = self._status
+        if now and status and all(p["state"] in ("exited", "unstartable") for p in status["processes"]):
+            return  # the agent still clears away containers, and its job has failed, not been cancelled
         # Slurm's own signal would reach agent and processes alike, and a second one means: at once.
         if self._host is not None and not now:
             with suppress(OSError):
