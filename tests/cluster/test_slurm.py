@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.launch.slurm_queue import END_SECONDS
 from seatrial.node.slurm_node import expand
 from tests.helpers.cluster.nodes import SEARCH_PATH, Node
 from tests.helpers.cluster.person import CANARY, HOSTILE, Lookout, nothing_is_left, over, trainers
@@ -122,11 +123,16 @@ def slurmd_killed(user: SlurmUser) -> tuple[str, str]:
     return "node_lost", "node2"
 
 
-@pytest.mark.parametrize(("happens", "exit_code"), [(scancel, 130), (slurmd_killed, 4)])
+@pytest.mark.parametrize(
+    ("happens", "exit_code", "clearing_seconds"), [(scancel, 130, END_SECONDS + 15), (slurmd_killed, 4, 0)]
+)
 def test_what_ended_a_job_is_named(
-    make_user: Callable[..., SlurmUser], happens: Callable[[SlurmUser], tuple[str, str]], exit_code: int
+    make_user: Callable[..., SlurmUser],
+    happens: Callable[[SlurmUser], tuple[str, str]],
+    exit_code: int,
+    clearing_seconds: float,
 ) -> None:
-    user = make_user(3, containers=False)
+    user = make_user(3, containers=False, clearing_seconds=clearing_seconds)
     run = user.begin()
     named = happens(user)
     code, told = over(run, 200)  # it takes Slurm a while to see that a slurmd is gone

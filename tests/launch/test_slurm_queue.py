@@ -6,7 +6,7 @@ import pytest
 
 from seatrial.events import Fault
 from seatrial.launch.progress import Ending
-from seatrial.launch.slurm_queue import STATES, Job, explain, meaning, read_sacct, read_scontrol
+from seatrial.launch.slurm_queue import STATES, Job, explain, meaning, read_sacct, read_scontrol, settled
 from seatrial.logs.faults import KINDS
 
 SCONTROL = (
@@ -53,6 +53,19 @@ def test_what_slurm_did_to_a_job_explains_its_end(state: str, reason: str, fault
     assert says in found.faults[0].text
     assert f"job 12: {state}, exit code 0:15" in found.faults[0].text
     assert [victim.fault for victim in found.faults[1:]] == ["peer_stopped", "peer_stopped"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "state"),  # as Slurm 22.05 reports them while an epilog runs
+    [
+        ("None", "0:0", "COMPLETED"),
+        ("None", "0:15", "CANCELLED"),
+        ("NonZeroExitCode", "3:0", "FAILED"),
+        ("TimeLimit", "0:15", "TIMEOUT"),
+    ],
+)
+def test_a_job_whose_nodes_are_being_cleared_ended_as_its_reason_tells(reason: str, exit_code: str, state: str) -> None:
+    assert settled(Job(state="COMPLETING", reason=reason, exit_code=exit_code)).state == state
 
 
 def test_a_run_that_is_complete_stays_so() -> None:

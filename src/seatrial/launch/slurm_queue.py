@@ -71,6 +71,15 @@ STATES: dict[str, Meaning] = {
 }
 # A state that only a newer Slurm knows ends nothing.
 UNKNOWN = Meaning("running")
+CLEARING = "COMPLETING"  # the processes are gone, or have been told to go; an epilog may take minutes
+_AFTER_CLEARING = {
+    "NonZeroExitCode": "FAILED",
+    "RaisedSignal": "FAILED",
+    "TimeLimit": "TIMEOUT",
+    "NodeDown": "NODE_FAIL",
+    "OutOfMemory": "OUT_OF_MEMORY",
+    "JobLaunchFailure": "LAUNCH_FAILED",
+}  # by the reason that Slurm gives meanwhile
 
 
 def read_scontrol(text: str) -> Job | None:
@@ -104,6 +113,14 @@ def read_sacct(text: str) -> Job | None:
 def meaning(job: Job | None) -> Meaning:
     """Of a job's state; an unknown job is still waiting."""
     return STATES.get(job.state, UNKNOWN) if job else STATES["PENDING"]
+
+
+def settled(job: Job) -> Job:
+    """A job as it will be when its nodes are clear."""
+    if job.state != CLEARING:
+        return job
+    state = _AFTER_CLEARING.get(job.reason) or ("COMPLETED" if job.exit_code == "0:0" else "CANCELLED")
+    return replace(job, state=state)
 
 
 def explain(
@@ -257,15 +274,15 @@ class Watch:
 
     def explained(self, ending: Ending) -> Ending:
         """The ending with what Slurm knows about it; the job is cancelled if it has not ended by then."""
-        ours = self._cancelled
-        self._wait_for_end(END_SECONDS)
-        if meaning(self.job).phase != "over" and not ours:
+        ours, is_completed = self._cancelled, ending.reason == "completed"
+        self._wait_for_end(END_SECONDS, clear=not is_completed)
+        if not (meaning(self.job).phase == "over" or self._clearing() or ours):
             self.cancel()
             self._wait_for_end(CLEAR_SECONDS)
             ours = self._cancelled
         if self.job is None or ours:
             return ending
-        job = self.job
+        job = settled(self.job)
         if job.state == "CANCELLED" and not job.by:  # only sacct knows who, if it is on
             accounted = read_sacct(ask(["sacct", f"--jobs={self.number}", *SACCT], 10) or "")
             job = replace(job, by=accounted.by if accounted else "")
@@ -277,9 +294,15 @@ class Watch:
     def close(self) -> None:
         self._ended.set()
 
-    def _wait_for_end(self, seconds: float) -> None:
+    def _clearing(self) -> bool:
+        return self.job is not None and self.job.state == CLEARING
+
+    def _wait_for_end(self, seconds: float, *, clear: bool = True) -> None:
+        """Waits for the job to be over; without `clear`, its nodes need not be clear yet."""
         deadline = time.monotonic() + seconds
-        while meaning(self.job).phase != "over" and time.monotonic() < deadline:
+        while not (meaning(self.job).phase == "over" or (self._clearing() and not clear)):
+            if time.monotonic() >= deadline:
+                return
             self.job = look(self.number) or self.job
             time.sleep(0.5)
 

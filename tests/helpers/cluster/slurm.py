@@ -57,6 +57,7 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 GresTypes=gpu
 TaskProlog={folder}/variables.sh
+Epilog={folder}/epilog.sh
 {nodes}
 PartitionName=test Nodes=ALL Default=YES MaxTime=01:00:00 State=UP
 """
@@ -82,9 +83,9 @@ _SMALL = ("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--inno
 class Slurm:
     """A cluster whose nodes Slurm manages; between `with` and its end."""
 
-    def __init__(self, nodes: int, *, accounting: bool = False, **options: Any) -> None:
-        """`accounting`: sacct works; other options as of `Cluster`."""
-        self.accounting = accounting
+    def __init__(self, nodes: int, *, accounting: bool = False, clearing_seconds: float = 0, **options: Any) -> None:
+        """`accounting`: sacct works; `clearing_seconds`: of the epilog; other options as of `Cluster`."""
+        self.accounting, self.clearing_seconds = accounting, clearing_seconds
         self.cluster = Cluster(nodes, **options)
 
     def __enter__(self) -> Slurm:
@@ -131,6 +132,9 @@ class Slurm:
         prolog = self.folder / "variables.sh"  # what it prints, the tasks of a job have in their environment
         prolog.write_text("\n".join(["#!/bin/sh", "cat <<'END'", *variables, "END", ""]))
         prolog.chmod(0o755)
+        epilog = self.folder / "epilog.sh"
+        epilog.write_text(f"#!/bin/sh\nexec sleep {self.clearing_seconds}\n")
+        epilog.chmod(0o755)
         for number in range(DEVICES):
             os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))  # counts as a GPU
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-{DEVICES - 1}]\n")
