@@ -243,8 +243,8 @@ def compare(
     """Run b compared with the baseline a, or several a side: speed with its 98% interval, losses, settings.
 
     A run is a `Run`, its directory, or its name or id in the history; with an empty `a`, the baseline is all earlier
-    runs of b's configuration. Raises InputError where a run cannot be found or read, where one is named twice, and
-    where they do different work, unless `anyway`.
+    runs of b's configuration. Raises InputError where a run cannot be found or read, where one is named twice, and,
+    unless `anyway`, where one is a copy of another or they do different work.
     """
     return compare_named(_names(a), _names(b), anyway=anyway)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,21 @@ def test_the_same_run_twice_would_make_the_noise_look_smaller(tmp_path: Path) ->
             compare_runs([str(run) for run in one], [str(run) for run in other])
     with pytest.raises(InputError, match="with itself"):
         compare_runs([str(a), str(b)], [str(b)])
+
+
+def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
+    a, b = _at(make(tmp_path / "a"), 1_000_000), _at(make(tmp_path / "b", seed=1), 1_000_100)
+    copies = [shutil.copytree(a, tmp_path / name) for name in ("a-backup", "a-copy")]
+    data = json.loads(compare_runs((), str(b), output="json")[0])
+    assert [run["directory"] for run in data["runs_a"]] == [str(a)]
+    assert data["spread"] is None  # three of one run would tell of no noise
+    assert "noise between runs is not known" in compare_runs(str(a), str(b))[0]
+    with pytest.raises(InputError, match="no earlier run"):
+        compare_runs((), str(copies[0]))
+    for one, other in (([a, copies[0]], [b]), ([a], [copies[1]])):
+        with pytest.raises(InputError, match="is a copy of"):
+            compare_runs([str(run) for run in one], [str(run) for run in other])
+    assert compare_runs(str(a), str(copies[0]), anyway=True)[1] == 0
 
 
 def test_other_work_is_refused_wherever_it_stands(tmp_path: Path) -> None:

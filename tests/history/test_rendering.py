@@ -67,7 +67,7 @@ def test_without_a_gate_there_is_no_word_of_one(pair: tuple[Path, Path]) -> None
 
 def test_two_runs_that_went_exactly_alike(pair: tuple[Path, Path], tmp_path: Path) -> None:
     copy = shutil.copytree(pair[0], tmp_path / "copy")
-    text, code = compare_runs(str(pair[0]), str(copy), limit=0.03)
+    text, code = compare_runs(str(pair[0]), str(copy), limit=0.03, anyway=True)
     assert code == 0
     assert "No clear difference: B is as fast as A, within [-0." in text
     assert "Loss: 30 steps in both; within 0.1% throughout" in text

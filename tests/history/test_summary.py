@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.history.listing import list_runs
-from seatrial.history.summary import COLUMNS, STATES, stamp, summarise
+from seatrial.history.summary import COLUMNS, STATES, stamp, summarise, without_copies
 from seatrial.spec import Checkpoint, Distributed, Execution
 from tests.helpers import run_directory, streams
 from tests.helpers.history_runs import make, one_node
@@ -75,6 +76,19 @@ def test_the_fingerprint_is_of_what_decides_how_a_run_goes(tmp_path: Path) -> No
     assert summarise(make(tmp_path / "e", spec=faster))["fingerprint"] != original
     elsewhere = one_node(checkpoint=Checkpoint(resume_from="/checkpoints/other"))
     assert summarise(make(tmp_path / "f", spec=elsewhere))["fingerprint"] != original
+
+
+def test_every_copy_of_a_run_has_its_record_and_no_other_run(tmp_path: Path) -> None:
+    for clock in ("log", "counted"):
+        one, other = (make(tmp_path / f"{clock}{seed}", seed=seed, clock=clock) for seed in (1, 2))
+        rows = [summarise(path) for path in (shutil.copytree(one, tmp_path / f"a copy, {clock}"), one, other)]
+        assert rows[0]["record"] == rows[1]["record"] != rows[2]["record"]
+        kept = without_copies([{**row, "started_at": at} for row, at in zip(rows, (9.0, 3.0, 5.0), strict=True)])
+        assert [row["directory"] for row in kept] == [str(one), str(other)]  # the one that started first
+    (one / "events-0.jsonl").write_text("no event\n")
+    empty = summarise(one)
+    assert empty["record"] is None
+    assert len(without_copies([empty, {**empty, "directory": "/another"}])) == 2
 
 
 def test_times_that_only_count_the_steps_are_no_date(tmp_path: Path) -> None:

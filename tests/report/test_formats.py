@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -70,6 +71,7 @@ def test_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("run-64", "run-128", "--format", "junit"), "junit is a format for one run"),
         (("run-64", "./run-64", "--format", "text"), "a run directory is named twice"),
+        (("run-64", "run-64-copy", "--format", "text"), "are copies of one run"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -78,5 +80,6 @@ def test_what_cannot_be_is_refused(
     monkeypatch.chdir(tmp_path)
     for devices in (64, 128):
         run(tmp_path, recipe(devices), 7.0)
+    shutil.copytree("run-64", "run-64-copy")
     result = CliRunner().invoke(app, ["report", *arguments])
     assert said in str(result.exception)

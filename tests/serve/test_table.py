@@ -113,3 +113,15 @@ def test_a_configuration_has_its_changes_with_the_versions_that_differ() -> None
     assert (found.place, found.key, found.runs, found.versions) == (20, key_of("/a/20"), 12, ("jax 1 → 2",))
     assert found.change == pytest.approx(0.05, abs=0.005)
     assert table.trend("nothing") is None
+
+
+def test_copies_of_a_run_make_no_level() -> None:
+    table = Table([Path("/a")])
+    rows = [
+        row(f"/a/{n}", started_at=1e9 + n, fingerprint="f", record=f"r{n}", step_seconds=5.0 + n) for n in range(2)
+    ]
+    copies = [rows[1] | {"directory": f"/a/backup-{n}"} for n in range(5)]
+    table.apply(message(*rows, *copies))
+    (trend,) = table.trends()
+    assert (len(trend.runs), [table.rows[key]["step_seconds"] for key in trend.timed]) == (7, [5.0, 6.0])
+    assert len(trend.levels) == 1

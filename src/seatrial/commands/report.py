@@ -10,6 +10,7 @@ from seatrial.errors import InputError
 from seatrial.report import html
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
+from seatrial.runs.copies import record_id
 from seatrial.runs.documents import Documents
 
 
@@ -37,7 +38,12 @@ def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:
         raise InputError.single("format", "--format", why, f"name one run directory, or one of {', '.join(FORMATS)}")
     if len({run_dir.resolve() for run_dir in run_dirs}) < len(run_dirs):
         raise InputError.single("same-run", "RUN_DIR", "a run directory is named twice", "name each of them once")
-    text = FORMATS[kind](measure_scaling([judged(run_dir) for run_dir in run_dirs]))
+    reports = [judged(run_dir) for run_dir in run_dirs]
+    records = [record_id(run_dir) for run_dir in run_dirs]
+    if copies := [str(run) for run, own in zip(run_dirs, records, strict=True) if own and records.count(own) > 1]:
+        why = f"{copies[0]} and {copies[1]} are copies of one run, or of one log"
+        raise InputError.single("same-run", "RUN_DIR", why, "name each run once")
+    text = FORMATS[kind](measure_scaling(reports))
     return html.saved("scaling.html", text) if kind == "html" else text
 
 

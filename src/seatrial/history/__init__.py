@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seatrial.errors import InputError
 from seatrial.history.compare import Comparison, compare
-from seatrial.history.earlier import earlier_runs, step_seconds_of_others
+from seatrial.history.earlier import earlier_runs, require_no_copies, step_seconds_of_others
 from seatrial.history.formats import FORMATS
 from seatrial.history.gate import Gate, judge_slowdown
 from seatrial.history.listing import find_runs, list_runs, locate
@@ -71,12 +71,14 @@ def compare_named(a: str | Sequence[str], b: str | Sequence[str], *, anyway: boo
     """The comparison of b with a, a run or several each.
 
     A run is a directory, or a name or an id of the history; without any in `a`, the earlier runs of b's configuration
-    are. Raises InputError where a run cannot be found or read, where one is named twice, and where they do different
-    work, unless `anyway`.
+    are. Raises InputError where a run cannot be found or read, where one is named twice, and, unless `anyway`, where
+    one is a copy of another or they do different work.
     """
     other = [locate(name) for name in ([b] if isinstance(b, str) else b)]
     one = [locate(name) for name in ([a] if isinstance(a, str) else a)] or earlier_runs(other)
     _require_different(one, other)
+    if not anyway:
+        require_no_copies([*one, *other])
     return compare(
         [load(run) for run in one], [load(run) for run in other], anyway=anyway,
         others=step_seconds_of_others([*one, *other]),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from seatrial.errors import InputError
 from seatrial.history.index import Index, default_path
-from seatrial.history.summary import IndexRow, real
+from seatrial.history.summary import IndexRow, real, without_copies
+from seatrial.runs.copies import record_id
 from seatrial.runs.directory import is_run
 
 MOST_RUNS = 20  # the newest
@@ -54,6 +55,17 @@ def step_seconds_among(rows: Sequence[IndexRow], named: Sequence[Path]) -> list[
     return [group[:MOST_RUNS] for group in found if len(group) >= FEWEST_RUNS]
 
 
+def require_no_copies(runs: Sequence[Path]) -> None:
+    """Raises InputError where one of the runs is a copy of another."""
+    found: dict[str, Path] = {}
+    for run in runs:
+        record = record_id(run)
+        other = found.setdefault(record, run) if record else run
+        if other != run:
+            why = f"it is a copy of {other}, or of the same log: one run, which says nothing of how far runs differ"
+            raise InputError.single("same-run", str(run), why, "name each run once, or add --anyway")
+
+
 def _known_rows(named: Sequence[Path]) -> list[IndexRow]:
     """The rows of the index, with what stands beside the named runs."""
     with Index(default_path()) as index:
@@ -63,12 +75,18 @@ def _known_rows(named: Sequence[Path]) -> list[IndexRow]:
 
 
 def _groups(rows: Sequence[IndexRow], named: Sequence[Path]) -> list[tuple[IndexRow, list[IndexRow]]]:
-    """Each of the named runs that has a configuration, with the others of it that passed, the newest first."""
-    own = {str(run.resolve()) for run in named}
+    """Each of the named runs that has a configuration, with the others of it that passed, the newest first.
+
+    A copy of a run, or of one of those named, is no other run.
+    """
+    directories = {str(run.resolve()) for run in named}
+    own = [row for row in rows if str(row["directory"]) in directories]
+    records = {row["record"] for row in own} - {None}
+    others = [row for row in rows if str(row["directory"]) not in directories and row["record"] not in records]
     return [
-        (row, [o for o in rows if str(o["directory"]) not in own and _is_alike(o, row)])
-        for row in rows
-        if str(row["directory"]) in own and row["fingerprint"] is not None
+        (row, without_copies(other for other in others if _is_alike(other, row)))
+        for row in own
+        if row["fingerprint"] is not None
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.errors import InputError
 from seatrial.history.loaded import load
 from seatrial.history.overlays import TONES, Drawn, overlays, shifts
-from seatrial.history.summary import IndexRow
+from seatrial.history.summary import IndexRow, configuration_of, without_copies
 from seatrial.report import html
 from seatrial.report.charts import MAX_POINTS
 from seatrial.report.gather import clean
@@ -39,7 +39,7 @@ def render(root: Path, titles: Sequence[str], rows: Sequence[Listed], notes: Seq
     )
 
 
-def configuration_of(row: IndexRow, others: Iterable[tuple[str, str, int]]) -> str:
+def _title_of(row: IndexRow, others: Iterable[tuple[str, str, int]]) -> str:
     """The name of what was run, numbered where others have the same name."""
     steps = f", {row['planned_steps']:,} steps" if row["planned_steps"] else ""
     name = clean(
@@ -76,14 +76,16 @@ def _speeds(rows: Sequence[Listed]) -> tuple[list[dict[str, Any]], list[tuple[st
     """(the runs with a speed, the oldest first, each with its interval; the configurations with their colours)."""
     tones: dict[Any, tuple[str, str, int]] = {}
     speeds: list[dict[str, Any]] = []
-    for row, run_id, cells in reversed(rows[:MAX_POINTS]):
+    kept = {str(row["directory"]) for row in without_copies(row for row, _, _ in rows)}
+    once = [listed for listed in rows if str(listed[0]["directory"]) in kept]
+    for row, run_id, cells in reversed(once[:MAX_POINTS]):
         rate, step = row["tokens_per_second_per_device"], row["step_seconds"]
         if not isinstance(rate, (int, float)) or rate <= 0:
             continue
-        key = (row["fingerprint"], row["device"], row["num_devices"])
+        key = configuration_of(row)
         if key not in tones:
             tones[key] = (
-                configuration_of(row, tones.values()),
+                _title_of(row, tones.values()),
                 TONES[len(tones) % len(TONES)],
                 min(len(tones) // len(TONES), 3),
             )

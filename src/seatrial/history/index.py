@@ -20,7 +20,7 @@ from seatrial.history.summary import COLUMNS, IndexRow, Value, stamp, summarise
 from seatrial.runs.directory import is_run
 
 APPLICATION_ID = 0x53454154  # "SEAT": whose file it is
-VERSION = 4  # of the table; another one is rebuilt
+VERSION = 5  # of the table; another one is rebuilt
 BUSY_SECONDS = 30.0
 MOST_LEVELS = 6  # below a root, so that a root of "/" ends
 

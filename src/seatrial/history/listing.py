@@ -136,7 +136,7 @@ def _contains(value: Value, part: str | None) -> bool:
 
 
 def _plain(row: IndexRow) -> dict[str, Any]:
-    plain = {name: value for name, value in row.items() if name != "stamp"}
+    plain = {name: value for name, value in row.items() if name not in ("stamp", "record")}
     return {"id": run_id(row), **plain, "rehearsal": bool(row["rehearsal"]), "versions": versions_of(row)}
 
 

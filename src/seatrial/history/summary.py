@@ -9,16 +9,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from seatrial.command import masked
+from seatrial.runs.copies import first_events, record_id
 from seatrial.runs.directory import MARKS
 from seatrial.runs.documents import Documents, reduction_of
-from seatrial.runs.files import read_lines
 from seatrial.runs.status import GOES_ON, state_of
 from seatrial.verdict import EXIT_CODES
 
@@ -27,7 +27,6 @@ IndexRow = dict[str, Value]
 
 FILES = (*MARKS, "status.json", "metrics.json")
 LATEST = 1e11  # seconds since the epoch; a clock that says more is none
-MOST_EVENT_FILES, MOST_EVENT_LINES = 8, 50  # where the start of a run is looked for
 
 # No influence on how a run goes: names, folders that it writes to, addresses, a scheduler's options, which nightly jobs
 # change with the date; the rest of its spec is its fingerprint.
@@ -66,7 +65,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
 }
 COLUMNS = (
     "directory", "stamp", "name", "started_at", "outcome", "note", "rehearsal", "precision", "family", "versions",
-    "fingerprint", "attempts", *_TEXTS, *_NUMBERS,
+    "fingerprint", "record", "attempts", *_TEXTS, *_NUMBERS,
 )  # fmt: skip
 STATES = (*EXIT_CODES, "running", "not_finished", "not_judged", "unreadable")
 
@@ -109,6 +108,7 @@ def summarise(run_dir: Path, *, now: float | None = None) -> IndexRow:
         "family": _text(facts.get("family")) or _text(found["judged"].get("family")) or _text(plan.get("engine")),
         "versions": json.dumps(versions, sort_keys=True) if versions else None,
         "fingerprint": _fingerprint(spec),
+        "record": record_id(run_dir),
         "attempts": len(attempts) if isinstance(attempts, list) else None,
         "started_at": _start(run_dir, started, found["status"]),
         "outcome": outcome,
@@ -119,6 +119,24 @@ def summarise(run_dir: Path, *, now: float | None = None) -> IndexRow:
 def real(value: object) -> float | None:
     """A value of a row as a number; None where there is none, or where it is not finite."""
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def configuration_of(row: Mapping[str, Value]) -> tuple[Value, ...]:
+    """The same for runs of one configuration, by one trainer, on as many of the same devices."""
+    return tuple(row[column] for column in ("fingerprint", "device", "num_devices", "family"))
+
+
+def without_copies(rows: Iterable[IndexRow]) -> list[IndexRow]:
+    """The rows without those of a run that another one is of; of copies, the one that started first stays.
+
+    A copy may only seem to have started later, by the times of its files.
+    """
+    found: dict[Value, IndexRow] = {}
+    rows = list(rows)
+    for row in sorted(rows, key=lambda row: (real(row["started_at"]) or 0.0, str(row["directory"]))):
+        found.setdefault(row["record"] or f"/{row['directory']}", row)
+    kept = {str(row["directory"]) for row in found.values()}
+    return [row for row in rows if str(row["directory"]) in kept]
 
 
 def versions_of(row: Mapping[str, Value]) -> dict[str, str]:
@@ -137,20 +155,8 @@ def _document(documents: Documents, name: str) -> dict[str, Any]:
 
 def _started(run_dir: Path) -> dict[str, Any]:
     """The first `run_started` near the top of the events' files, as plain data."""
-    files = (path for path in sorted(run_dir.glob("events-*.jsonl")) if path.is_file())
-    for path in islice(files, MOST_EVENT_FILES):
-        for event in _first_events(path):
-            if event.get("kind") == "run_started":
-                return event
-    return {}
-
-
-def _first_events(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        for line in islice(read_lines(path), MOST_EVENT_LINES):
-            yield _mapping(json.loads(line))
-    except (OSError, ValueError, RecursionError):
-        return  # judging says what is wrong with it
+    events = chain.from_iterable(first_events(run_dir))
+    return next((event for event in events if event.get("kind") == "run_started"), {})
 
 
 def _start(run_dir: Path, started: Mapping[str, Any], status: Mapping[str, Any]) -> Value:

@@ -130,7 +130,7 @@ class Site:
     def _rendered(self, answer: Answer, otherwise: str, more: tuple[str, str] | None = None) -> Response:
         if "page" in answer:
             return HTMLResponse(answer["page"], headers={"Content-Security-Policy": f"{answer['policy']}; {SANDBOX}"})
-        more = more if answer.get("code") == "not-comparable" else None
+        more = more if answer.get("code") in ("not-comparable", "same-run") else None
         fix = "" if more else answer["fix"]  # which names an option of the command line
         return HTMLResponse(self._pages.message(otherwise, answer["why"], fix, more), 422)
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from seatrial.history.summary import STATES, IndexRow, real, versions_of
+from seatrial.history.summary import STATES, IndexRow, configuration_of, real, versions_of, without_copies
 from seatrial.history.trend import Level, change, levels_of
 from seatrial.report.gather import clean
 
@@ -86,7 +86,8 @@ class Wanted:
 class Trend:
     """The runs of one configuration: of one spec, on one number of one device; the oldest first.
 
-    `timed` are those of them with a step time, of which `levels` is made; at most MOST_IN_A_TREND, the newest.
+    `timed` are those of them with a step time, copies left out, of which `levels` is made; at most MOST_IN_A_TREND, the
+    newest.
     """
 
     key: str
@@ -231,7 +232,8 @@ class Table:
             return None
         if group not in self._trends:
             runs = sorted(self._groups[group], key=self.start)
-            timed = [key for key in runs if (seconds := self.seconds(key)) is not None and seconds > 0]
+            once = [key_of(str(row["directory"])) for row in without_copies(self.rows[key] for key in runs)]
+            timed = [key for key in once if (seconds := self.seconds(key)) is not None and seconds > 0]
             timed = timed[-MOST_IN_A_TREND:]
             self._trends[group] = Trend(
                 key=group,
@@ -266,7 +268,7 @@ def group_of(row: IndexRow) -> str | None:
     """The configuration of a run, as a name for addresses; None where it is not known."""
     if row["fingerprint"] is None:
         return None
-    parts = json.dumps([row["fingerprint"], row["device"], row["num_devices"], row["family"]])
+    parts = json.dumps(configuration_of(row))
     return hashlib.sha256(parts.encode()).hexdigest()[:KEY_CHARACTERS]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from seatrial.errors import InputError, reason_of
 from seatrial.history.compare import compare
 from seatrial.history.comparison_page import render as render_comparison
-from seatrial.history.earlier import step_seconds_among
+from seatrial.history.earlier import require_no_copies, step_seconds_among
 from seatrial.history.loaded import load
 from seatrial.history.summary import IndexRow
 from seatrial.report import html
@@ -38,6 +38,8 @@ def report(directory: str) -> str:
 def comparison(a: str, b: str, rows: Sequence[IndexRow], anyway: bool) -> str:
     """The comparison of b with a; `rows` are other runs of their configurations."""
     named = [Path(a), Path(b)]
+    if not anyway:
+        require_no_copies(named)
     one, other = map(load, named)
     return render_comparison(compare(one, other, anyway=anyway, others=step_seconds_among(rows, named)), None)
 
