@@ -56,6 +56,11 @@ def test_only_what_has_changed_is_read_again(tmp_path: Path, monkeypatch: pytest
     other.write_text(json.dumps(verdict | {"outcome": "fail"}))
     other.replace(one / "verdict.json")
     assert outcomes(whole(looking)) == {"one": "fail"}
+    for file, name, value in (("verdict.json", "outcome", "died"), ("metrics.json", "v", 2)):
+        path = one / file  # overwritten where it lies, as `cp -r` and `scp -r` do: the directory's time stays
+        path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+        assert outcomes(whole(looking)) == {"one": "died"}
+    assert read == ["one"] * 3
     shutil.rmtree(one)
     assert whole(looking)["gone"] == [str(one)]
 

@@ -117,9 +117,7 @@ def test_a_configuration_has_its_changes_with_the_versions_that_differ() -> None
 
 def test_copies_of_a_run_make_no_level() -> None:
     table = Table([Path("/a")])
-    rows = [
-        row(f"/a/{n}", started_at=1e9 + n, fingerprint="f", record=f"r{n}", step_seconds=5.0 + n) for n in range(2)
-    ]
+    rows = [row(f"/a/{n}", started_at=1e9 + n, fingerprint="f", record=f"r{n}", step_seconds=5.0 + n) for n in range(2)]
     copies = [rows[1] | {"directory": f"/a/backup-{n}"} for n in range(5)]
     table.apply(message(*rows, *copies))
     (trend,) = table.trends()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.command import masked
-from seatrial.runs.copies import first_events, record_id
+from seatrial.runs.copies import first_event_files, first_events, record_id
 from seatrial.runs.directory import MARKS
 from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.status import GOES_ON, state_of
@@ -73,7 +73,7 @@ STATES = (*EXIT_CODES, "running", "not_finished", "not_judged", "unreadable")
 def stamp(run_dir: Path) -> str:
     """A hash that changes whenever one of the files does that a row is made of."""
     parts = []
-    for path in (*(run_dir / name for name in FILES), *sorted(run_dir.glob("events-*.jsonl"))):
+    for path in (*(run_dir / name for name in FILES), *first_event_files(run_dir)):
         try:
             found = path.stat()
         except OSError:

@@ -18,10 +18,14 @@ ID_CHARACTERS = 16
 _OF_A_STEP = ("step", "seconds", "loss", "wall_time")  # the last, where it does not only add up the steps
 
 
+def first_event_files(run_dir: Path) -> Iterator[Path]:
+    """The files with the events of the first processes."""
+    return islice((path for path in sorted(run_dir.glob("events-*.jsonl")) if path.is_file()), MOST_FILES)
+
+
 def first_events(run_dir: Path) -> Iterator[Iterator[dict[str, Any]]]:
     """The first events of the first processes, as plain data; those of a file end where it cannot be read."""
-    files = (path for path in sorted(run_dir.glob("events-*.jsonl")) if path.is_file())
-    return (_events(path) for path in islice(files, MOST_FILES))
+    return map(_events, first_event_files(run_dir))
 
 
 def record_id(run_dir: Path) -> str | None:
@@ -38,8 +42,10 @@ def record_id(run_dir: Path) -> str | None:
                 clock = facts.get("clock") if isinstance(facts, dict) else None
             elif event.get("kind") == "step":
                 steps.append([event.get(name) for name in _OF_A_STEP if name != "wall_time" or clock != "counted"])
+            if len(steps) == FIRST_STEPS:
+                break
         if steps:
-            record = repr([devices, *steps[:FIRST_STEPS]])
+            record = repr([devices, *steps])
             return hashlib.sha256(record.encode("utf-8", "replace")).hexdigest()[:ID_CHARACTERS]
     return None
 

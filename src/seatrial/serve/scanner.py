@@ -1,8 +1,8 @@
 """The process that reads the run directories, for all readers of the page.
 
-It goes through the folders again and again, and reads of a run only what has changed: every file of a run is replaced
-as a whole, which changes the time of its directory; only events are appended, and only by runs that go on. Those are
-looked at twice a second, between two pieces of the way through the folders.
+It goes through the folders again and again, and reads a run only if the size or the time of one of its files has changed.
+Runs that go on are looked at twice a second, between two pieces of the way through the folders; so are those that have
+just ended, by the time of their directory, which changes when a verdict is put there.
 """
 
 from __future__ import annotations
@@ -133,20 +133,13 @@ class Scanner:
                 self._forget(directory)
 
     def _check(self, directory: str) -> None:
-        """Reads a run directory if it has changed."""
-        at = _time_of(directory)
+        """Reads a run directory if a file of it has changed, also if it was overwritten where it lies."""
         self._parents.setdefault(str(Path(directory).parent), 0)
-        if directory in self._times:
-            is_new = self._times[directory] != at
-        else:  # this process has not read it yet: a row of the index may still hold
-            row = self._rows.get(directory)
-            is_new = row is None or row["outcome"] == RUNNING or row["stamp"] != stamp(Path(directory))
         if directory in self._live:
             return
-        if is_new:
+        row = self._rows.get(directory)
+        if row is None or row["outcome"] == RUNNING or row["stamp"] != stamp(Path(directory)):
             self._read(directory)
-        else:
-            self._times[directory] = _settled(directory)
 
     def _read(self, directory: str) -> None:
         self._times[directory] = _settled(directory)
@@ -188,7 +181,8 @@ def _row(directory: str) -> IndexRow:
     except Exception as error:  # likewise; too large for this process's memory, for one
         why = "too large to be read here" if isinstance(error, MemoryError) else reason_of(error)
         row: IndexRow = dict.fromkeys(COLUMNS)
-        return row | {"directory": directory, "name": Path(directory).name, "outcome": UNREADABLE, "note": why}
+        known = {"directory": directory, "name": Path(directory).name, "stamp": stamp(Path(directory))}
+        return row | known | {"outcome": UNREADABLE, "note": why}
 
 
 def _time_of(path: str) -> int | None:
