@@ -28,6 +28,7 @@ VERSION = 1
 MOST_BYTES = 1 << 20  # of a file that grows, in one look: of more, the last
 HEAD_BYTES = 64 << 10  # in which a run says that it has started
 FIRST_CLOCK = 946_684_800.0  # the year 2000: a wall time before it counts seconds, or comes from no clock
+NO_CLOCK = 1e11  # a wall time from there on, in the year 5138, comes from none either
 E = TypeVar("E", bound="Event")
 T = TypeVar("T")
 

@@ -11,6 +11,8 @@ import pytest
 from seatrial import events
 from seatrial.commands.judge import judge_run
 from seatrial.commands.report import report_run
+from seatrial.publish import Destination, publish
+from seatrial.publish.publication import publication_of
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import LINE_CHARACTERS, TAIL_LINES, TEXT_CHARACTERS, clean, gather, show_value
 from seatrial.spec import RunSpec
@@ -138,6 +140,19 @@ def test_a_counted_clock_is_no_date(tmp_path: Path) -> None:
     report = gather(run_directory.write_judged(tmp_path / "run", story))
     assert report.started_at is None
     assert gather(run_directory.write(tmp_path / "own")).started_at == streams.START
+
+
+@pytest.mark.parametrize("unit", [1e3, 1e9, 1e200])
+def test_times_that_no_calendar_has_are_no_date(tmp_path: Path, unit: float) -> None:
+    def story(spec: RunSpec) -> list[list[events.Event]]:
+        return [[replace(each, wall_time=unit * each.wall_time) for each in next(iter(run_directory.sound(spec)))]]
+
+    run_dir = run_directory.write(tmp_path / "run", story)
+    report = gather(run_dir)
+    assert report.started_at is None
+    for write in FORMATS.values():
+        assert write(report)
+    assert "timestamp=" not in publish([publication_of(report, run_dir)], "junit", Destination())
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"v": 1}', '{"v": 1, "sources": 5, "family": 6, "against": 7}'])

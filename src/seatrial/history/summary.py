@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.command import masked
+from seatrial.events import NO_CLOCK
 from seatrial.runs.copies import first_event_files, first_events, record_id
 from seatrial.runs.directory import MARKS
 from seatrial.runs.documents import Documents, reduction_of
@@ -26,7 +27,6 @@ Value = str | int | float | None
 IndexRow = dict[str, Value]
 
 FILES = (*MARKS, "status.json", "metrics.json")
-LATEST = 1e11  # seconds since the epoch; a clock that says more is none
 
 # No influence on how a run goes: names, folders that it writes to, addresses, a scheduler's options, which nightly jobs
 # change with the date; the rest of its spec is its fingerprint.
@@ -163,7 +163,7 @@ def _start(run_dir: Path, started: Mapping[str, Any], status: Mapping[str, Any])
     """Seconds since the epoch: of the run's own start, or else of the first file that was written about it."""
     counted = _mapping(started.get("facts")).get("clock") == "counted"  # then its times only add up the steps
     for value in (None if counted else started.get("wall_time"), status.get("started")):
-        if isinstance(value, (int, float)) and 0 < value < LATEST:
+        if isinstance(value, (int, float)) and 0 < value < NO_CLOCK:
             return float(value)
     times = []
     for name in FILES:

@@ -20,7 +20,7 @@ from seatrial import spec as specs
 from seatrial import verdict as judging
 from seatrial.console import ESCAPE_SEQUENCES, inert, show_value
 from seatrial.errors import Mark, Problem
-from seatrial.events import FIRST_CLOCK, Eval, Event, RunStarted, Step
+from seatrial.events import FIRST_CLOCK, NO_CLOCK, Eval, Event, RunStarted, Step
 from seatrial.metrics import Metrics, Performance
 from seatrial.metrics.record import Records
 from seatrial.recording import Recording, read_run
@@ -237,10 +237,10 @@ def _name(run_dir: Path, sources: Sequence[str]) -> str:
 
 
 def _started_at(events: Recording) -> float | None:
-    """The time of the first event; None where a log without a clock gave the times, which then count from 0."""
+    """The time of the first event; None where a log without a clock gave the times, or where no calendar has it."""
     counted = any(isinstance(event, RunStarted) and event.facts.get("clock") == "counted" for event in events.others)
     times = events.times
-    times = times[times >= FIRST_CLOCK]
+    times = times[(times >= FIRST_CLOCK) & (times < NO_CLOCK)]
     return None if counted or not len(times) else float(times.min())
 
 
