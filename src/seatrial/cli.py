@@ -19,7 +19,7 @@ from seatrial import __version__, contracts
 from seatrial.commands import options, trainer_programs
 from seatrial.commands.options import FILE, FOLDER, InOrder, WithSeveral, offered
 from seatrial.contracts import NAMES
-from seatrial.errors import InputError, SeatrialError, reason_of
+from seatrial.errors import InputError, SeatrialError
 
 if TYPE_CHECKING:
     from seatrial.commands.check import ConfigArguments
@@ -563,15 +563,12 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except OSError as error:  # a full disk behind a redirection, a terminal that went away
-        from seatrial.commands.usage import as_input_error
+        from seatrial.commands.usage import as_input_error, said_of
 
         if (wrong := as_input_error(error)) is not None:
             _refuse(wrong)
-        gone = isinstance(error, FileNotFoundError) and error.filename is None  # what os.getcwd says of it
-        said = "the current folder has been removed: go to another one" if gone else reason_of(error)
-        said = f"{error.filename}: {said}" if isinstance(error.filename, str) else said
         with suppress(OSError):
-            click.echo(f"seatrial: {said}", err=True)
+            click.echo(f"seatrial: {said_of(error)}", err=True)
         sys.exit(3)
 
 

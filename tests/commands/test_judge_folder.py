@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,6 +59,14 @@ def test_the_recipe_is_one_workload_at_six_sizes(tmp_path: Path) -> None:
     again = seatrial("judge", "runs", cwd=tmp_path)  # run directories count as well
     assert again.returncode == 0, again.stderr
     assert "Weak scaling" in again.stdout
+
+    runs = tmp_path / "runs"
+    shutil.copytree(runs / "slurm-1064", runs / "backup-of-1064")
+    (runs / "slurm-1128" / "judged.json").unlink()
+    damaged = json.loads(seatrial("judge", "runs", "--format", "json", cwd=tmp_path).stdout)
+    assert damaged["told_apart"] == ["backup-of-1064, slurm-1064 are copies of one run, and count once"]
+    assert [len(size["runs"]) for size in damaged["scaling"]["sizes"]] == [1] * 5
+    assert list(damaged["not_judged"]) == ["runs/slurm-1128"]  # a run directory still, and no folder of logs
 
 
 def test_without_a_configuration_sizes_and_batches_are_those_of_the_logs(tmp_path: Path) -> None:

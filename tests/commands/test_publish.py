@@ -42,6 +42,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (". --to junit", "it is no run directory"),
         ("run run --to junit", "run and run are the same run"),
         ("run copy --to junit", "run and copy are the same run"),
+        ("run --to junit --out run", "error[unreadable] run\n  why: Is a directory\n  fix: name a file"),
+        ("run --to csv --out run/plan.json", "run/plan.json\n  why: File exists\n  fix: name a place"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_message(run_dir: Path, arguments: str, words: str) -> None:

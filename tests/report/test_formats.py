@@ -18,6 +18,7 @@ from seatrial.report import scaling_formats
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import gather
 from tests.helpers import run_directory
+from tests.helpers.permissions import nobody
 from tests.helpers.report_stories import STORIES
 from tests.helpers.scaling_runs import recipe, run
 
@@ -64,6 +65,29 @@ def test_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke(*names, "--format", "text")[1].startswith("Weak scaling")
     assert json.loads(invoke(*names, "--format", "json")[1])["kind"] == "weak"
     assert len(list(csv.reader(io.StringIO(invoke(*names, "--format", "csv")[1])))) == 3
+
+
+def test_logs_are_to_be_judged_first(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("step 1\n")
+    for path, why in ((log, "it is a file, and no run directory"), (tmp_path, "it is no run directory")):
+        result = CliRunner().invoke(app, ["report", str(path)])
+        (problem,) = result.exception.problems
+        assert (problem.why, problem.fix.partition("first: ")[2]) == (why, f"seatrial judge {path} --out DIRECTORY")
+    (problem,) = CliRunner().invoke(app, ["report", str(tmp_path / "x")]).exception.problems
+    assert problem.why == "there is no such directory"
+
+
+def test_a_run_that_was_not_judged_where_nothing_can_be_written_says_so(tmp_path: Path) -> None:
+    folder = run_directory.write(tmp_path / "run")
+    for name in ("verdict.json", "metrics.json"):
+        (folder / name).unlink()
+    for path in (tmp_path, *tmp_path.parents):
+        path.chmod(path.stat().st_mode | 0o055)
+    with nobody():
+        result = CliRunner().invoke(app, ["report", str(folder), "--format", "text"])
+    (problem,) = result.exception.problems
+    assert problem.why == "it was not judged yet, and nothing can be written there: Permission denied"
 
 
 @pytest.mark.parametrize(

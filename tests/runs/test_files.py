@@ -126,6 +126,13 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["verdict.json"]
 
 
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "report.xml").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        write_text(tmp_path / "report.xml", "text")
+    assert caught.value.filename == str(tmp_path / "report.xml")
+
+
 @pytest.mark.parametrize("below", ["nodes", "nodes/host"])
 def test_no_folder_below_the_run_directory_may_be_a_link(tmp_path: Path, below: str) -> None:
     run_dir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"

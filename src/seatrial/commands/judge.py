@@ -23,7 +23,7 @@ from seatrial.events import Event, RunStarted
 from seatrial.recording import Recording, read_run
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
-from seatrial.runs.directory import claim, copy_config, resolved_as_dict, short_path
+from seatrial.runs.directory import claim, copy_config, is_run, resolved_as_dict, short_path
 from seatrial.runs.documents import Documents, dropped_of, reduction_of
 from seatrial.runs.files import NotAFile, exists, write_text
 from seatrial.runs.mirror import shortage
@@ -82,14 +82,9 @@ def sort_arguments(arguments: Sequence[str], against: Path | None) -> tuple[list
     return [Path(text) for text in arguments if text not in overrides], overrides
 
 
-def is_run_directory(path: Path) -> bool:
-    """True if a folder is a run directory, of a run or of judged logs."""
-    return any(exists(path / name) for name in ("plan.json", "judged.json"))
-
-
 def run_directory_in(paths: Sequence[Path]) -> Path | None:
     """The run directory, where the paths are one. Raises InputError for one among others."""
-    found = [path for path in paths if is_run_directory(path)]
+    found = [path for path in paths if is_run(path)]
     if found and len(paths) > 1:
         why, fix = "a run directory is judged by its own files alone", "name one run directory, or logs"
         raise InputError.single("run-directory", str(found[0]), why, fix)

@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import logs
-from seatrial.commands.judge import JudgeOptions, LogsOfRun, is_run_directory, judge_record, judge_run
+from seatrial.commands.judge import JudgeOptions, LogsOfRun, judge_record, judge_run
 from seatrial.commands.parse import check_logs, is_of_training, no_training, readable
-from seatrial.errors import InputError
+from seatrial.errors import InputError, some
 from seatrial.events import RunStarted
+from seatrial.history.index import folders_below
 from seatrial.recording import Recording
 from seatrial.report.folder import FolderReport, JudgedRun
 from seatrial.report.gather import clean
 from seatrial.report.scaling import Scaling, measure_scaling
+from seatrial.runs.copies import record_id
+from seatrial.runs.directory import is_run
 from seatrial.spec import Origin, Resolved, RunSpec
 
+LEVELS = 99  # of folders
+MOST_NAMED = 4
 _UNREADABLE = ("no-run", "damaged-run")  # the codes of the errors of run directories
 
 
@@ -37,8 +42,7 @@ def judge_folder(
 
     A configuration is that of all of them, at the size that each log says. Raises InputError where there is no run.
     """
-    kept = (path.parent for path in sorted(folder.rglob("*.json")) if is_run_directory(path.parent))
-    directories = list(dict.fromkeys(kept))
+    directories = sorted(Path(path) for path, has_run in folders_below(str(folder), LEVELS) if has_run)
     how = check_logs([folder], family, pattern)
     with readable([folder]):
         found = logs.read_runs(folder, how, without=directories)
@@ -55,14 +59,15 @@ def judge_folder(
     if not runs:
         raise _nothing(folder, unread)
     runs.sort(key=lambda run: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", run.name)])
-    scaling, why = _scaling(runs)
+    once, copies = _without_copies(runs, folder)
+    scaling, why = _scaling(once)
     return FolderReport(
         folder=folder,
         runs=tuple(runs),
         others=tuple(path for run in found.runs if run not in trained for path in run.paths),
         passed_over=found.passed_over,
         unread=unread,
-        told_apart=found.told_apart,
+        told_apart=(*found.told_apart, *copies),
         scaling=scaling,
         no_scaling=why,
     )
@@ -87,6 +92,16 @@ def _nothing(folder: Path, unread: Mapping[Path, str]) -> InputError:
     path, why = next(iter(unread.items()))
     more = f", and {len(unread) - 1} more cannot be read either" if len(unread) > 1 else ""
     return InputError.single("unreadable-log", str(path), f"it cannot be read: {why}{more}", "name a log file")
+
+
+def _without_copies(runs: Sequence[JudgedRun], folder: Path) -> tuple[list[JudgedRun], list[str]]:
+    """(the runs, of run directories that are copies of each other the first; a sentence on each such run)."""
+    found: dict[str, list[JudgedRun]] = {}
+    for run in runs:
+        record = record_id(folder / run.name) if is_run(folder / run.name) else None
+        found.setdefault(record or f"/{run.name}", []).append(run)
+    copied = [some([run.name for run in same], MOST_NAMED) for same in found.values() if len(same) > 1]
+    return [same[0] for same in found.values()], [f"{names} are copies of one run, and count once" for names in copied]
 
 
 def _scaling(runs: Sequence[JudgedRun]) -> tuple[Scaling | None, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seatrial.commands.judge import JudgeOptions, judge_run, write_html
-from seatrial.errors import InputError
+from seatrial.errors import InputError, reason_of
 from seatrial.report import html
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
@@ -52,4 +52,9 @@ def judged(run_dir: Path, tokens: float | None = None, price_per_device_hour: fl
     documents = Documents(run_dir)
     if documents.has("verdict.json"):
         return gather(run_dir, documents=documents, tokens=tokens, price_per_device_hour=price_per_device_hour)
-    return judge_run(run_dir, JudgeOptions(tokens=tokens, price_per_device_hour=price_per_device_hour))[0]
+    try:
+        return judge_run(run_dir, JudgeOptions(tokens=tokens, price_per_device_hour=price_per_device_hour))[0]
+    except PermissionError as error:  # somebody else's
+        why = f"it was not judged yet, and nothing can be written there: {reason_of(error)}"
+        fix = f"copy it to a place of your own first: cp -r {run_dir} ."
+        raise InputError.single("not-judged", str(run_dir), why, fix) from error

@@ -9,11 +9,22 @@ from typing import Any
 import click
 
 from seatrial.errors import InputError, reason_of
+from seatrial.runs.mirror import FIXES, NO_ROOM
 
 _KINDS = (
     (click.types.IntParamType, "a whole number"), (click.types.FloatParamType, "a number"),
 )  # fmt: skip
-_WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
+# Of names that no file can have, or no file that is written.
+_WRONG_NAMES = {
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), "name a file or folder that is there"),
+    errno.EISDIR: "name a file: this is a folder",
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "name a place in a folder: this is in, or is, a file"),
+}
+_FIXES = {
+    **FIXES,
+    errno.ENOENT: "",  # of what was to be read, mostly
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "give yourself the right to it, or use another place"),
+}
 
 
 def fix_of(error: click.UsageError, app: click.Group, words: Sequence[str]) -> str:
@@ -41,9 +52,19 @@ def fix_of(error: click.UsageError, app: click.Group, words: Sequence[str]) -> s
 
 def as_input_error(error: OSError) -> InputError | None:
     """The error of a name that no file can have; None where it is the machine's and not the name's."""
-    if error.errno not in _WRONG_NAMES or not isinstance(error.filename, (str, bytes)):
+    fix = _WRONG_NAMES.get(error.errno or 0)
+    if fix is None or not isinstance(error.filename, (str, bytes)):
         return None
-    return InputError.single("unreadable", str(error.filename), reason_of(error), "name a file or folder that is there")
+    return InputError.single("unreadable", str(error.filename), reason_of(error), fix)
+
+
+def said_of(error: OSError) -> str:
+    """The place, the reason and the fix of an error of the machine, in one line."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # which os.getcwd says
+        return "the current folder has been removed: go to another one"
+    place = f"{error.filename}: " if isinstance(error.filename, str) else ""
+    fix = _FIXES.get(error.errno or 0, "") if place or error.errno in NO_ROOM else ""
+    return f"{place}{reason_of(error)}{': ' if fix else ''}{fix}"
 
 
 def _named(error: click.UsageError, command: click.Command | None) -> click.Parameter | None:

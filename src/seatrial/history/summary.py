@@ -18,7 +18,6 @@ from typing import Any
 from seatrial.command import masked
 from seatrial.events import NO_CLOCK
 from seatrial.runs.copies import first_event_files, first_events, record_id
-from seatrial.runs.directory import MARKS
 from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.status import GOES_ON, state_of
 from seatrial.verdict import EXIT_CODES
@@ -26,7 +25,7 @@ from seatrial.verdict import EXIT_CODES
 Value = str | int | float | None
 IndexRow = dict[str, Value]
 
-FILES = (*MARKS, "status.json", "metrics.json")
+FILES = ("plan.json", "judged.json", "spec.json", "verdict.json", "status.json", "metrics.json")
 
 # No influence on how a run goes: names, folders that it writes to, addresses, a scheduler's options, which nightly jobs
 # change with the date; the rest of its spec is its fingerprint.

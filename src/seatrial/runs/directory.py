@@ -22,7 +22,9 @@ RESERVE_TRIES = 100
 ATTEMPTS = "attempts"  # of a run with retries: what the earlier ones left
 # What each attempt leaves; checkpoints are shared by all.
 EVIDENCE = ("metrics.json", "verdict.json", "report.html", "launch", "nodes", "events-*.jsonl")
-MARKS = ("plan.json", "judged.json", "spec.json", "verdict.json")  # a folder with one of these is a run directory
+# A folder with one of the first is a run directory, and so is one that has lost it and has two of the others.
+MARKS = ("plan.json", "judged.json")
+OTHERS = ("spec.json", "verdict.json", "metrics.json", "status.json", "events-0.jsonl", "events-launcher.jsonl")
 INPUTS = ("plan.json", "status.json", "spec.json", "config.*")  # which the next attempt has too
 
 
@@ -55,8 +57,10 @@ def reserved(spec: RunSpec) -> Iterator[Path]:
 
 
 def is_run(folder: Path) -> bool:
-    """True if a folder is a run directory."""
-    return any(exists(folder / name, as_file=True) for name in MARKS)
+    """True if a folder is a run directory, of a run or of judged logs, also if parts of it are gone."""
+    if any(exists(folder / name, as_file=True) for name in MARKS):
+        return True
+    return sum(exists(folder / name, as_file=True) for name in OTHERS) > 1
 
 
 def claim(run_dir: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import InputError, reason_of
+from seatrial.runs.directory import MARKS, is_run
 from seatrial.runs.files import read_object, write_json
 from seatrial.spec import RunSpec, from_dict
 
@@ -57,9 +58,20 @@ class Documents:
                 return from_dict(self["plan.json"]["spec"])
             return None if self["judged.json"]["against"] is None else from_dict(self["spec.json"]["spec"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
-            why = f"no plan.json of a run can be read there ({reason_of(error)})"
-            fix = "name the directory that a run printed"
-            raise InputError.single("no-run", str(self.directory), why, fix) from error
+            raise self._no_run(error) from error
+
+    def _no_run(self, error: Exception) -> InputError:
+        run_dir, fix = self.directory, "name the directory that a run printed"
+        if not run_dir.exists():
+            why = "there is no such directory"
+        elif not is_run(run_dir):
+            why = "it is no run directory" if run_dir.is_dir() else "it is a file, and no run directory"
+            fix = f"{fix}, or judge the logs first: seatrial judge {run_dir} --out DIRECTORY"
+        else:
+            name = MARKS[1] if self.is_of_logs else MARKS[0]
+            why = f"no {name} of a run can be read there ({reason_of(error)})"
+            fix = f"put its {name} back, or {fix}"
+        return InputError.single("no-run", str(run_dir), why, fix)
 
 
 def dropped_of(plan: Mapping[str, Any]) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def replacing(path: Path, *, below: Path | None = None) -> Iterator[IO[str]]:
 
     `below` is the run directory, if the file is not directly in it: no folder between the two may be a link. A link
     in the place of the file itself is replaced, and what it leads to is not touched. Raises InputError for a link in
-    the place of a folder, OSError.
+    the place of a folder, and OSError, which names `path`.
     """
     with _replacing(path, below, 0o666) as file, io.TextIOWrapper(file, encoding="utf-8") as text:
         yield text
@@ -144,9 +144,11 @@ def _replacing(path: Path, below: Path | None, mode: int) -> Iterator[BinaryIO]:
         with os.fdopen(os.open(unfinished, os.O_WRONLY | _NEW, mode, dir_fd=folder), "wb") as file:
             yield file
         os.replace(unfinished, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(unfinished, dir_fd=folder)
+        if isinstance(error, OSError) and error.filename == unfinished:  # a name that nobody gave
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
         os.close(folder)

@@ -18,7 +18,7 @@ PLACES = "launch/places.json"  # of a run directory: where the hosts are whose f
 ROOM_BYTES = 1 << 18  # that must be writable before copying resumes
 GIB = 1 << 30
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_FIXES: Mapping[int, str] = {
+FIXES: Mapping[int, str] = {  # of what cannot be written
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "remove some of your files there, or have the quota raised",
     errno.EROFS: "mount it for writing again",
@@ -35,11 +35,11 @@ def shortage(error: OSError, folder: Path) -> str:
     if error.filename is None and error.errno not in NO_ROOM:  # of no file: a terminal's, perhaps
         return str(error)
     if error.errno == errno.ENOENT and not folder.exists():
-        return f"{folder} has been removed: {_FIXES[errno.ENOENT]}"
+        return f"{folder} has been removed: {FIXES[errno.ENOENT]}"
     why = f"{error.filename or folder}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         why += f", {_room(folder)} free"
-    fix = _FIXES.get(error.errno or 0, "")
+    fix = FIXES.get(error.errno or 0, "")
     return f"{why}: {fix}" if fix else why
 
 

@@ -1,8 +1,8 @@
 """The process that reads the run directories, for all readers of the page.
 
-It goes through the folders again and again, and reads a run only if the size or the time of one of its files has changed.
-Runs that go on are looked at twice a second, between two pieces of the way through the folders; so are those that have
-just ended, by the time of their directory, which changes when a verdict is put there.
+It goes through the folders again and again, and reads a run only if the size or the time of one of its files has
+changed. Runs that go on are looked at twice a second, between two pieces of the way through the folders; so are those
+that have just ended, by the time of their directory, which changes when a verdict is put there.
 """
 
 from __future__ import annotations
