@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from math import ceil
 
@@ -14,10 +15,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from seatrial.spec import Batch, Data, Evaluation
-from seatrial.train.data import make_sources
+from seatrial.train.data import blend, make_sources
+from seatrial.train.data.blend import BlendingOrder, normalized
 from seatrial.train.data.indexed import read_indexed, write_indexed
 from seatrial.train.data.megatron import build_samples
-from seatrial.train.data.rows import blending_order, split_at
+from seatrial.train.data.rows import split_at
 from seatrial.train.data.tokenizer import load_tokenizer
 from seatrial.train.programs import main
 from tests.helpers.trainer import TINY, make_spec
@@ -125,15 +127,38 @@ def test_a_last_epoch_is_on_its_own_below_eighty_percent():
     assert sorted(together.shuffle_idx[:100]) != list(range(100))
 
 
-@settings(max_examples=100)
-@given(weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=6), count=st.integers(0, 300))
-def test_blends_are_in_the_order_of_the_formula(weights, count):
-    total = 0.0
-    for weight in weights:
-        total += weight
-    chosen, numbers = blending_order(weights, count)
-    expected = loops_over_blend([weight / total for weight in weights], count)
-    assert list(zip(chosen.tolist(), numbers.tolist(), strict=True)) == expected
+WEIGHTS = st.lists(st.floats(0.01, 100) | st.integers(1, 9) | st.sampled_from((1e-5, 0.1, 0.3)), min_size=1, max_size=9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(weights=WEIGHTS, count=st.integers(0, 20_000), segment=st.sampled_from((1 << 18, 7000)), data=st.data())
+def test_blends_are_in_the_order_of_the_formula(weights, count, segment, data):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blend, "SEGMENT", segment)
+        shares = normalized(normalized(weights))
+        expected = loops_over_blend(shares.tolist(), count)
+        some = data.draw(st.lists(st.integers(0, max(0, count - 1)), max_size=5)) if count else []
+        for asked in (np.arange(count), np.array(some, np.int64)):  # all of them, and a few anywhere
+            chosen, numbers = BlendingOrder(shares, count).at(asked)
+            assert list(zip(chosen.tolist(), numbers.tolist(), strict=True)) == [expected[n] for n in asked]
+
+
+def test_a_blend_is_right_where_its_lanes_do_not_come_together(monkeypatch):
+    weights, redone, one_by_one = [1.0, 1.0, 1.0, 1e-3, 1e-4, 1e-5], [], blend._one_by_one
+    monkeypatch.setattr(blend, "_one_by_one", lambda *args: redone.append(args) or one_by_one(*args))
+    monkeypatch.setattr(blend, "_likely_taken", lambda shares, numbers: np.zeros((len(shares), len(numbers))))
+    shares = normalized(weights)
+    chosen, numbers = BlendingOrder(shares, 30_000).at(np.arange(30_000))
+    assert list(zip(chosen.tolist(), numbers.tolist(), strict=True)) == loops_over_blend(shares.tolist(), 30_000)
+    assert redone
+
+
+def test_the_order_of_a_long_blend_is_there_at_once():
+    order = BlendingOrder(normalized(range(1, 41)), 400_000_000)
+    start = time.monotonic()
+    order.at(np.arange(1536))
+    assert time.monotonic() - start < 20  # a loop over all of it takes an hour
+    assert sum(column.nbytes for made in order._made.values() for column in made) < 2**23
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ number of consumed examples is all that a resumed run needs to continue exactly 
     files      texts of files → tokens, kept   indexed    Megatron's .bin and .idx     rows      rows → sources
     tokenizer  text → tokens                   megatron   Megatron's samples           arrow     rows of tokens
     examples   the fields of a batch           records    prompts and answers          prefetch  batches made early
+    blend      several sources in shares
 
 What files hold is read by `seatrial.records`.
 """

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Protocol
 
 import numpy as np
 
-from seatrial.train.data.examples import Ends, Example, Piece, Source, packed, shifted
+from seatrial.train.data.examples import Ends, Example, Piece, packed, shifted
 from seatrial.train.data.indexed import Indexed
 
 
@@ -86,45 +85,3 @@ class Epochs:
             here = epochs == epoch
             places[here] = self._order(epoch)[places[here]]
         return self._rows.take((self._first + places) * self._rows.group + members)
-
-
-def shares_of(weights: Sequence[float]) -> list[float]:
-    """The weights, divided by their sum as Megatron adds it up: from left to right."""
-    return [weight / float(np.cumsum(weights)[-1]) for weight in weights]
-
-
-def blending_order(weights: Sequence[float], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each of `count` samples: which data set it is from, and which sample of that.
-
-    Megatron's rule: next comes the data set that is furthest behind its share, the first of equals.
-    """
-    shares = shares_of(weights)
-    chosen, numbers = np.empty(count, np.int16), np.empty(count, np.int64)
-    taken = [0] * len(weights)
-    for n in range(count):
-        behind = [share * (n or 1) - had for share, had in zip(shares, taken, strict=True)]
-        best = behind.index(max(behind))
-        chosen[n], numbers[n] = best, taken[best]
-        taken[best] += 1
-    return chosen, numbers
-
-
-class Blend:
-    """Several sources in the proportion of their weights, for a run that reads `count` examples.
-
-    They are drawn in groups of so many neighbours, which stay together.
-    """
-
-    def __init__(self, sources: Sequence[Source], weights: Sequence[float], count: int, group: int = 1) -> None:
-        self._sources, self._group = sources, group
-        self._chosen, self._numbers = blending_order(weights, ceil(count / group))
-        self.num_examples = sum(source.num_examples or 0 for source in sources)
-
-    def examples(self, numbers: np.ndarray) -> Example:
-        units, members = np.divmod(numbers, self._group)
-        chosen, places = (column[units % len(self._chosen)] for column in (self._chosen, self._numbers))
-        inner = places * self._group + members
-        order = np.argsort(chosen, kind="stable")
-        parts = [self._sources[d].examples(inner[order][chosen[order] == d]) for d in np.unique(chosen).tolist()]
-        back = np.argsort(order)
-        return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}

@@ -12,12 +12,13 @@ import numpy as np
 from seatrial.records.paths import find_files
 from seatrial.spec import RunSpec
 from seatrial.train.data.arrow import TokenRows
+from seatrial.train.data.blend import Blend, normalized
 from seatrial.train.data.examples import FIELDS, NO_ENDS, Ends, Example, Source
 from seatrial.train.data.files import documents, documents_from_begin, tokenised
 from seatrial.train.data.indexed import files_of, read_indexed
 from seatrial.train.data.megatron import Megatron
 from seatrial.train.data.records import answer_rows, answers, preference_rows, preferences
-from seatrial.train.data.rows import Blend, Epochs, Pieces, Rows, Windows, shares_of, split_at
+from seatrial.train.data.rows import Epochs, Pieces, Rows, Windows, split_at
 from seatrial.train.data.synthetic import Synthetic
 from seatrial.train.data.tokenizer import load_tokenizer
 
@@ -99,7 +100,8 @@ def _mixed(
     make = _samples if spec.data.kind == "megatron" else _epochs
     weights = weights or (1.0,) * len(groups)
     count = _num_examples(spec, name) if separate else 1
-    counts = [ceil(count * share * 1.005) for share in shares_of(weights)] if len(groups) > 1 else [count]
+    shares = normalized(weights)
+    counts = [ceil(count * share * 1.005) for share in shares.tolist()] if len(groups) > 1 else [count]
     made = [make(spec, name, group, split, n, notes) for group, n in zip(groups, counts, strict=True)]
     sources = [_InVocabulary(source, spec) for source in made if source is not None]
     if len(sources) < len(groups):
@@ -107,7 +109,7 @@ def _mixed(
     if len(sources) == 1:
         return sources[0]
     total = sum(counts) if name == "train" else sum(source.num_examples or 0 for source in sources)
-    return Blend(sources, weights, total, group=2 if spec.objective.kind in _PAIRED else 1)
+    return Blend(sources, normalized(shares.tolist()), total, group=2 if spec.objective.kind in _PAIRED else 1)
 
 
 def _num_examples(spec: RunSpec, name: str) -> int:
