@@ -15,6 +15,7 @@ from seatrial import dialects
 from seatrial.check import lint
 from seatrial.dialects import nxdt
 from seatrial.dialects.convert import convert
+from seatrial.dialects.megatron.write import command as megatron_command
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
 from seatrial.dialects.nxdt.keys import ALIGNMENT, OLD_ALIGNMENT
 from seatrial.dialects.nxdt.optimizer import OPTIMIZERS, SCHEDULES
@@ -582,6 +583,13 @@ def test_deviations_are_told_in_two_findings_at_most(tmp_path: Path) -> None:
     for path in CONFIGS.glob("*.yaml"):
         assert len(found(load(path), "documented-otherwise")) <= 2
     assert len(DEVIATIONS) >= 22
+
+
+def test_equal_weights_are_weights_for_those_who_would_mix_by_size(tmp_path: Path) -> None:
+    spec = spec_made(tmp_path, data={"data_prefix": [0.5, "/data/a", 0.5, "/data/b"]})
+    assert (spec.data.paths, spec.data.weights) == (("/data/a", "/data/b"), (0.5, 0.5))
+    arguments = next(words for words in megatron_command(spec)[2] if words[0] == "--train-data-path")
+    assert arguments[1:] == ["0.5", "/data/a", "0.5", "/data/b"]
 
 
 def test_none_is_null_and_yes_is_true(tmp_path: Path) -> None:

@@ -466,7 +466,8 @@ def test_preferences_go_on_with_a_smaller_batch(tmp_path):
 def test_what_is_due_before_a_bad_example_is_saved(interval, tmp_path):
     """The batch of step 6 has it, and is made while step 5 runs; a save after step 4 is still under way then."""
     rows = np.random.default_rng(0).integers(0, 256, (80, 32))
-    rows[int(np.random.default_rng((TEXT.seed, 0)).permutation(80)[6 * 8 + 3]), 3] = 999
+    bad = int(np.random.default_rng((TEXT.seed, 0)).permutation(80)[6 * 8 + 3])
+    rows[bad, 3] = 999
     table = pa.table({"input_ids": rows.tolist()})
     with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -474,7 +475,7 @@ def test_what_is_due_before_a_bad_example_is_saved(interval, tmp_path):
     saving = Checkpoint(enabled=True, interval_steps=interval)
     result = train(replace(TEXT, steps=9, data=data, checkpoint=saving), tmp_path / "run")
     assert result.returncode == 2
-    assert "has token 999, and model.vocab_size is 256" in result.stdout
+    assert f"rows.arrow, row {bad} has token 999, and model.vocab_size is 256" in result.stdout
     assert [step.step for step in steps_of(tmp_path / "run")] == list(range(6))
     assert [folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()] == [str(interval)]
 

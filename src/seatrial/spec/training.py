@@ -136,7 +136,7 @@ class Data:
     ] = "synthetic"  # fmt: skip
     # Files or globs; `stdlib:*.py` names files of the running Python's standard library.
     paths: tuple[str, ...] = ()
-    weights: tuple[float, ...] = ()  # how much of each path; none: each document once, of Megatron's equal shares
+    weights: tuple[float, ...] = ()  # how much of each path; none: each by its size, because each document comes once
     validation_paths: tuple[str, ...] = ()
     test_paths: tuple[str, ...] = ()
     split: str | None = None  # "980,10,10": the shares of training, validation and test in `paths`

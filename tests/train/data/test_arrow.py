@@ -149,3 +149,11 @@ def test_what_cannot_serve_is_named(tmp_path):
     }.items():
         with pytest.raises(ValueError, match=message):
             make_source(arrow_spec(tmp_path / name)).examples(np.arange(2))
+
+
+def test_a_token_that_the_model_does_not_have_is_named_with_its_row(tmp_path, rng):
+    rows = rng.integers(0, 1000, (30, 33))
+    rows[21, 20] = 5000
+    folder = save(tmp_path / "d", {"input_ids": rows.tolist()})
+    with pytest.raises(ValueError, match=r"data-00002-of-00003.arrow, row 1 has token 5000, and model.vocab_size"):
+        make_source(arrow_spec(folder)).examples(np.arange(60))

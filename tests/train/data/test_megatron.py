@@ -162,18 +162,38 @@ def test_the_order_of_a_long_blend_is_there_at_once():
 
 
 @pytest.mark.parametrize(
-    ("split", "count", "expected"),
+    ("split", "count", "of_core", "of_nemo"),
     [
-        ("980,10,10", 1000, [0, 980, 990, 1000]),
-        ("969, 30, 1", 100, [0, 97, 100, 100]),
-        ("900,50,50", 7, [0, 7, 7, 7]),
-        ("1/1", 5, [0, 3, 5, 5]),
-        ("1,1,1", 5, [0, 1, 3, 5]),
-        (None, 5, [0, 5, 5, 5]),
+        ("980,10,10", 1000, [0, 980, 990, 1000], [0, 980, 990, 1000]),
+        ("969, 30, 1", 100, [0, 97, 100, 100], [0, 97, 100, 100]),
+        ("969,30,1", 50, [0, 48, 50, 50], [0, 48, 50, 50]),
+        ("969,30,1", 25, [0, 24, 25, 25], [0, 24, 25, 25]),
+        ("969,30,1", 550, [0, 533, 549, 550], [0, 533, 549, 550]),
+        ("900,50,50", 7, [0, 6, 7, 7], [0, 7, 7, 7]),
+        ("1/1", 5, [0, 2, 5, 5], [0, 3, 5, 5]),
+        ("1,1,1", 5, [0, 2, 3, 5], [0, 1, 3, 5]),
+        (None, 5, [0, 5, 5, 5], [0, 5, 5, 5]),
     ],
 )
-def test_splits_are_rounded(split, count, expected):
-    assert split_at(split, count) == expected
+def test_splits_are_rounded(split, count, of_core, of_nemo):
+    assert split_at(split, count) == of_core
+    assert split_at(split, count, as_nemo=True) == of_nemo
+
+
+@given(shares=st.lists(st.integers(0, 1000), min_size=3, max_size=3), count=st.integers(1, 10**9))
+def test_splits_are_those_of_the_formulas(shares, count):
+    assume(sum(shares))
+    split = ",".join(map(str, shares))
+    fractions = (np.array(shares, np.float64) / np.sum(shares)).tolist()
+    ends = [0.0]
+    for fraction in fractions:
+        ends.append(ends[-1] + fraction)
+    assert split_at(split, count) == [round(end * float(count)) for end in ends]
+    index = [0]
+    for fraction in fractions:
+        index.append(index[-1] + round(fraction * float(count)))
+    moved = index[-1] - count
+    assert split_at(split, count, as_nemo=True) == [0, *(end - moved for end in index[1:])]
 
 
 def megatron_spec(length=16, steps=5, batch=4, **data):
@@ -268,6 +288,53 @@ def test_several_data_sets_are_blended(tmp_path, rng):
         assert (tmp_path / f"{name}_train_indexmap_{count}ns_16sl_1234s_doc_idx.npy").is_file()
 
 
+SIZES_OF_SETS = {"a": 40, "b": 10, "c": 25}
+
+
+@pytest.mark.parametrize("name", ["train", "validation"])
+def test_data_sets_without_weights_are_mixed_by_their_sizes(tmp_path, rng, name):
+    sets = {each: write(tmp_path, each, rng, count) for each, count in SIZES_OF_SETS.items()}
+    paths = tuple(str(tmp_path / each) for each in sets)
+    spec = megatron_spec(paths=paths if name == "train" else paths[:1], validation_paths=paths)
+    spec = replace(spec, evaluation=Evaluation(interval_steps=2, batches=3))
+    sizes = {each: np.array([len(s) for s in sequences]) for each, sequences in sets.items()}
+    counts = [(int(lengths.sum()) - 1) // 16 for lengths in sizes.values()]  # an epoch of each
+    indexes = {each: loops_over_samples(lengths, range(len(lengths)), 1, 16, 1234) for each, lengths in sizes.items()}
+    order = loops_over_blend([count / sum(counts) for count in counts], sum(counts))
+    expected = [
+        tokens_of_sample(sets["abc"[which]], *indexes["abc"[which]], number, 16)[:-1] for which, number in order
+    ]
+    source = getattr(make_sources(spec), name)
+    assert source.num_examples == sum(counts)
+    np.testing.assert_array_equal(source.examples(np.arange(sum(counts)))["tokens"], expected)
+    np.testing.assert_array_equal(source.examples(np.array([sum(counts) + 1]))["tokens"], expected[1:2])
+
+
+def test_a_run_longer_than_one_epoch_of_its_data_says_so(tmp_path, rng):
+    sets = {name: write(tmp_path, name, rng) for name in "ab"}
+    paths = tuple(str(tmp_path / name) for name in sets)
+    for steps, is_longer in ((5, False), (500, True)):
+        notes = make_sources(megatron_spec(steps=steps, paths=paths)).notes
+        assert any("the run reads 2,000" in note for note in notes) is is_longer
+
+
+def test_an_nxdt_file_has_its_data_split_and_mixed_as_nemo_does(tmp_path, rng):
+    sets = {name: write(tmp_path, name, rng, 7) for name in "ab"}
+    paths = tuple(str(tmp_path / name) for name in sets)
+    spec = replace(megatron_spec(paths=paths, split="900,50,50", weights=(1.0, 1.0)), dialect="nxdt")
+    order = loops_over_blend([0.5, 0.5], 20)
+    indexes = {n: loops_over_samples(np.array([len(s) for s in s_]), range(7), 11, 16, 1234) for n, s_ in sets.items()}
+    expected = [tokens_of_sample(sets["ab"[which]], *indexes["ab"[which]], number, 16)[:-1] for which, number in order]
+    np.testing.assert_array_equal(make_source(spec).examples(np.arange(20))["tokens"], expected)
+
+
+def test_a_single_data_set_with_a_weight_is_made_with_a_surplus_where_all_is_split(tmp_path, rng):
+    write(tmp_path, "a", rng)
+    for split, count in (("100,0,0", 21), (None, 20)):
+        make_source(megatron_spec(paths=(str(tmp_path / "a"),), weights=(2.0,), split=split))
+        assert (tmp_path / f"a_train_indexmap_{count}ns_16sl_1234s_doc_idx.npy").is_file()
+
+
 def test_validation_is_its_own_files_or_a_share(tmp_path, rng):
     sets = {name: write(tmp_path, name, rng) for name in "ab"}
     often = Evaluation(interval_steps=2, batches=3)
@@ -310,13 +377,24 @@ def test_what_cannot_serve_is_named(tmp_path, rng):
         ({"paths": (str(tmp_path / "tiny"),)}, "tiny_train: 1 documents have 9 tokens, and a sequence needs 17"),
         ({"paths": (str(tmp_path / "a"),), "split": "0,1,0"}, "leaves nothing for training"),
         ({"paths": ()}, "no data are named"),
+        ({"paths": (str(tmp_path / "a"),) * 2, "weights": (0.0, 0.0)}, "data.weights: the sum of 0, 0 is not above 0"),
         ({"paths": (str(tmp_path / "a"),), "reset_positions": True}, "set data.tokenizer to the one that made them"),
     ):
         with pytest.raises(ValueError, match=message):
             make_source(megatron_spec(**data))
     source = make_source(replace(megatron_spec(paths=(str(tmp_path / "a"),)), model=TINY))
-    with pytest.raises(ValueError, match=r"has token \d+, and model.vocab_size is 128"):
+    with pytest.raises(ValueError, match=r"data.paths: .*a, document \d+ has token \d+, and model.vocab_size is 128"):
         source.examples(np.arange(4))
+
+
+@pytest.mark.parametrize("place", [0, 7, 29])
+def test_a_token_that_the_model_does_not_have_is_named_with_its_document(tmp_path, place):
+    documents = [np.full(30, number) for number in range(40)]
+    documents[17][place] = 999
+    write_indexed(tmp_path / "a", np.int32, documents)
+    source = make_source(replace(megatron_spec(steps=40, paths=(str(tmp_path / "a"),)), model=TINY))
+    with pytest.raises(ValueError, match=r"a, document 17 has token 999, and model.vocab_size is 128"):
+        source.examples(np.arange(160))
 
 
 def test_text_becomes_such_files(tmp_path, bpe, json_lines):

@@ -253,7 +253,7 @@ def test_what_cannot_serve_is_named(tmp_path, bpe, data, message):
 def test_a_token_that_the_model_does_not_have_is_named(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a" * 25 + b"\xc8" + b"a" * 25)
     spec = text_spec(paths=(str(tmp_path / "a.txt"),))
-    with pytest.raises(ValueError, match=r"has token 200, and model.vocab_size is 128"):
+    with pytest.raises(ValueError, match=r"sequence 2 in .* files has token 200, and model.vocab_size is 128"):
         make_source(replace(spec, model=TINY)).examples(np.arange(5))
 
 

@@ -325,7 +325,7 @@ def _blend(settings: Settings, placed: Placed, tokenizer: str | None) -> Data:
     weights = tuple(weight for weight, _ in splits["train"])
     placed = {**placed, "data.split": None} if isinstance(prefix, dict) else placed
     return _data_of(
-        "megatron", placed, tokenizer, paths=paths["train"], weights=() if len(set(weights)) < 2 else weights,
+        "megatron", placed, tokenizer, paths=paths["train"], weights=weights if len(weights) > 1 else (),
         validation_paths=paths["validation"], test_paths=paths["test"],
     )  # fmt: skip
 

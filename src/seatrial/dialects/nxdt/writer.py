@@ -42,7 +42,7 @@ WHY = {
     "objective": "this objective has no such key",
     "data": "NxDT's data modules for this model and objective have no key for it",
     "data.kind": "NxDT reads .bin and .idx files, Arrow folders or files of examples: convert the data, and name it",
-    "data.weights": "equal shares are written",
+    "data.weights": "NxDT mixes by weights only: equal ones are written, whatever the sizes of the data",
     "evaluation": "NxDT says this in one way only, and nothing where validation is off",
     "execution.remat": "the nearest of NxDT's three is written",
     "execution.xla_flags": "NxDT has no XLA flags",

@@ -46,9 +46,17 @@ class TokenRows:
         except (AttributeError, TypeError, ValueError, pa.ArrowException) as error:
             raise ValueError(f"{self._files[file]}, row {row}: no list of whole numbers in {name!r}") from error
 
-    def _row(self, number: int) -> dict[str, np.ndarray]:
+    def _place(self, number: int) -> tuple[int, int]:
+        """The file of a row, and its number there."""
         file = int(np.searchsorted(self._firsts, number, side="right")) - 1
-        row = number - int(self._firsts[file])
+        return file, number - int(self._firsts[file])
+
+    def where(self, row: int, place: int) -> str:
+        file, there = self._place(row // self._parts)
+        return f"{self._files[file]}, row {there}"
+
+    def _row(self, number: int) -> dict[str, np.ndarray]:
+        file, row = self._place(number)
         columns = [n for n in ("input_ids", "labels", "attention_mask") if n in self._tables[file].column_names]
         found = {name: self._column(file, name, row) for name in columns}
         for name, values in found.items():

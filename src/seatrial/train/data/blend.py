@@ -53,9 +53,10 @@ def _side_by_side(shares: np.ndarray, taken: np.ndarray, firsts: np.ndarray, cou
 def _likely_taken(shares: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """[data sets, lanes]: a guess of how much of each data set comes before these samples."""
     exact = shares[:, None] * numbers
-    whole: np.ndarray = np.floor(exact)
+    whole = np.floor(exact)
     ranks = np.argsort(np.argsort(whole - exact, axis=0, kind="stable"), axis=0)
-    return whole + (ranks < numbers - whole.sum(axis=0))
+    taken: np.ndarray = whole + (ranks < numbers - whole.sum(axis=0))
+    return taken
 
 
 def _segment(shares: np.ndarray, taken: np.ndarray, first: int, count: int) -> np.ndarray:

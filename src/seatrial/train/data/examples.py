@@ -33,6 +33,12 @@ class Source(Protocol):
     def examples(self, numbers: np.ndarray) -> Example: ...
 
 
+class Located(Source, Protocol):
+    """A source that knows where its tokens are from: the file and row of token `place` of sequence `number`."""
+
+    def where(self, number: int, place: int) -> str: ...
+
+
 def shifted(sequences: np.ndarray) -> Example:
     """[n, T + 1] tokens as inputs and, one to the left, their targets; every target counts."""
     return {

@@ -92,24 +92,39 @@ def kept_samples(stem: Path, sizes: np.ndarray, documents: range, num_samples: i
 
 
 class Megatron:
-    """The samples of some documents of one data set; their index is kept by a `stem`. `num_examples`: of one epoch."""
+    """The samples of some documents of a data set, called `name`; their index is kept by a `stem`.
+
+    `num_examples`: of one epoch, which is also what there is where `num_samples` is None.
+    """
 
     def __init__(
-        self, indexed: Indexed, documents: range, num_samples: int, length: int, seed: int, ends: Ends, stem: Path
-    ) -> None:
+        self, name: str, indexed: Indexed, documents: range, num_samples: int | None, length: int, seed: int,
+        ends: Ends, stem: Path,
+    ) -> None:  # fmt: skip
         tokens = int(indexed.sizes[documents.start : documents.stop].sum(dtype=np.int64))
         if tokens <= length:
             what = f"{stem}: {len(documents)} documents have {tokens} tokens, and a sequence needs {length + 1}"
             raise ValueError(f"{what}; add data, or give them a larger share")
-        self._indexed, self._ends = indexed, ends
-        self._samples = kept_samples(stem, indexed.sizes, documents, num_samples, length, seed)
+        self._name, self._indexed, self._ends = name, indexed, ends
         self.num_examples = (tokens - 1) // length
+        wanted = self.num_examples if num_samples is None else num_samples
+        self._samples = kept_samples(stem, indexed.sizes, documents, wanted, length, seed)
 
-    def _sequence(self, number: int) -> np.ndarray:
-        samples, indexed = self._samples, self._indexed
+    def _documents(self, number: int) -> tuple[list[int], int, int]:
+        """The documents of a sample, the tokens that it skips of the first, and the place where it ends in the last."""
+        samples = self._samples
         place = int(samples.shuffle_idx[number % len(samples.shuffle_idx)])
         (first, skipped), (last, end) = samples.sample_idx[place : place + 2].tolist()
-        parts = [indexed[document] for document in samples.doc_idx[first : last + 1].tolist()]
+        return samples.doc_idx[first : last + 1].tolist(), skipped, end
+
+    def where(self, number: int, place: int) -> str:
+        documents, skipped, _ = self._documents(number)
+        ends = np.cumsum(self._indexed.sizes[documents], dtype=np.int64)
+        return f"{self._name}, document {documents[int(np.searchsorted(ends, skipped + place, side='right'))]}"
+
+    def _sequence(self, number: int) -> np.ndarray:
+        documents, skipped, end = self._documents(number)
+        parts = [self._indexed[document] for document in documents]
         parts[-1] = parts[-1][: end + 1]
         parts[0] = parts[0][skipped:]
         return np.concatenate(parts).astype(np.int32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from seatrial.train.data.indexed import Indexed
 class Rows(Protocol):
     """`take(rows)` → the fields of these of `count` examples; `group` neighbours stay together.
 
-    `notes`: what a person should know of how the rows were made.
+    `notes`: what a person should know of how the rows were made. `where(row, place)` names the file and row of a token.
     """
 
     count: int
@@ -23,6 +24,8 @@ class Rows(Protocol):
     notes: Sequence[str]
 
     def take(self, rows: np.ndarray) -> Example: ...
+
+    def where(self, row: int, place: int) -> str: ...
 
 
 class Windows:
@@ -40,6 +43,9 @@ class Windows:
         windows = self._tokens[rows[:, None] * self._length + np.arange(self._length + 1)]
         return self._ends.mark(shifted(windows.astype(np.int32)))
 
+    def where(self, row: int, place: int) -> str:
+        return f"sequence {row} in the order of the files"
+
 
 @dataclass
 class Pieces:
@@ -54,13 +60,21 @@ class Pieces:
     def take(self, rows: np.ndarray) -> Example:
         return packed([self.pieces(row) for row in rows.tolist()], self.length)
 
+    def where(self, row: int, place: int) -> str:
+        return f"sequence {row} in the order of the files"
 
-def split_at(split: str | None, count: int) -> list[int]:
-    """The indices where training, validation and test begin in `count` things, and the end; Megatron's rounding."""
-    shares = [float(share) for share in (split or "1").replace("/", ",").split(",")]
-    shares = [*shares, 0.0, 0.0][:3]
-    ends = np.cumsum([round(share / sum(shares) * count) for share in shares])
-    return [0, *(ends - (ends[-1] - count)).tolist()]
+
+def split_at(split: str | None, count: int, *, as_nemo: bool = False) -> list[int]:
+    """The indices where training, validation and test begin in `count` things, and the end.
+
+    Megatron core rounds the sums of the shares; NeMo, as Megatron did, the shares, and moves what they come to.
+    """
+    given = [float(share) for share in (split or "1").replace("/", ",").split(",")]
+    shares = [share / sum(given) for share in [*given, 0.0, 0.0][:3]]
+    if not as_nemo:
+        return [0, *(round(end * count) for end in accumulate(shares))]
+    ends = list(accumulate(round(share * count) for share in shares))
+    return [0, *(end - (ends[-1] - count) for end in ends)]
 
 
 class Epochs:
@@ -79,9 +93,17 @@ class Epochs:
         return self._orders[epoch]
 
     def examples(self, numbers: np.ndarray) -> Example:
+        return self._rows.take(self._places(numbers))
+
+    def where(self, number: int, place: int) -> str:
+        return self._rows.where(int(self._places(np.array([number]))[0]), place)
+
+    def _places(self, numbers: np.ndarray) -> np.ndarray:
+        """The rows of these examples."""
         units, members = np.divmod(numbers, self._rows.group)
         epochs, places = np.divmod(units, self._units)
         for epoch in np.unique(epochs).tolist() if self._seed is not None else ():
             here = epochs == epoch
             places[here] = self._order(epoch)[places[here]]
-        return self._rows.take((self._first + places) * self._rows.group + members)
+        rows: np.ndarray = (self._first + places) * self._rows.group + members
+        return rows

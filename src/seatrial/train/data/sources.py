@@ -13,7 +13,7 @@ from seatrial.records.paths import find_files
 from seatrial.spec import RunSpec
 from seatrial.train.data.arrow import TokenRows
 from seatrial.train.data.blend import Blend, normalized
-from seatrial.train.data.examples import FIELDS, NO_ENDS, Ends, Example, Source
+from seatrial.train.data.examples import FIELDS, NO_ENDS, Ends, Example, Located, Source
 from seatrial.train.data.files import documents, documents_from_begin, tokenised
 from seatrial.train.data.indexed import files_of, read_indexed
 from seatrial.train.data.megatron import Megatron
@@ -25,6 +25,8 @@ from seatrial.train.data.tokenizer import load_tokenizer
 # Where several documents in one sequence do not see each other, without being asked to: as MaxText packs, and as SFT
 # should be. Their positions restart, and no document predicts the next.
 _APART = ("records", "huggingface", "grain", "tfds", "c4_mlperf")
+_NEMO = ("nxdt",)  # dialects whose programs split and mix Megatron's data as NeMo does; all others as Megatron core
+_SURPLUS = 1.005  # of each data set of a blend, because its order is a little uneven
 _PAIRED = ("dpo", "orpo")  # objectives that compare sequences 2i and 2i + 1
 
 
@@ -92,24 +94,55 @@ def _mixed(
 ) -> Source | None:
     """The examples of some paths for training (`train`) or validation (`valid`); None where the split leaves none.
 
-    With weights, and of Megatron's data always, each path is a source of its own. Otherwise all together are one, in
-    which each document comes once.
+    With weights, and of Megatron's data always, each path is a source of its own; without weights, Megatron's are mixed
+    by their sizes. All others together are one, in which each document comes once.
     """
-    separate = bool(weights) or spec.data.kind == "megatron"
+    is_megatron = spec.data.kind == "megatron"
+    separate = bool(weights) or is_megatron
     groups = [[path] for path in paths] if separate else [list(paths)]
-    make = _samples if spec.data.kind == "megatron" else _epochs
-    weights = weights or (1.0,) * len(groups)
     count = _num_examples(spec, name) if separate else 1
-    shares = normalized(weights)
-    counts = [ceil(count * share * 1.005) for share in shares.tolist()] if len(groups) > 1 else [count]
+    shares = _shares(spec, weights, len(groups))
+    counts = _counts(spec, count, shares, len(groups), of_all=split is not None)
+    make = _samples if is_megatron else _epochs
     made = [make(spec, name, group, split, n, notes) for group, n in zip(groups, counts, strict=True)]
     sources = [_InVocabulary(source, spec) for source in made if source is not None]
     if len(sources) < len(groups):
         return None
     if len(sources) == 1:
         return sources[0]
-    total = sum(counts) if name == "train" else sum(source.num_examples or 0 for source in sources)
-    return Blend(sources, normalized(shares.tolist()), total, group=2 if spec.objective.kind in _PAIRED else 1)
+    sizes = [source.num_examples or 0 for source in sources]
+    total = sum(n or 0 for n in counts) if name == "train" and shares is not None else sum(sizes)
+    if name == "train" and total < count:
+        notes[f"data.paths have {total:,} sequences, and the run reads {count:,}: they come again in the same order "
+              "(Megatron-LM without weights has one epoch, and stops)"] = None  # fmt: skip
+    mixed = normalized(sizes if shares is None else shares)
+    return Blend(sources, mixed, total, group=2 if spec.objective.kind in _PAIRED else 1)
+
+
+def _shares(spec: RunSpec, weights: Sequence[float], number: int) -> list[float] | None:
+    """The weights of so many data sets, divided by their sum as the original adds it up; None: their sizes decide."""
+    if not weights and (number == 1 or spec.dialect not in _NEMO):
+        return None
+    weights = weights or (1.0,) * number  # NeMo does not know the sizes
+    if not sum(weights) > 0:
+        raise ValueError(f"data.weights: the sum of {', '.join(f'{w:g}' for w in weights)} is not above 0")
+    from_left = float(np.cumsum(weights)[-1])
+    return [weight / from_left for weight in weights] if spec.dialect in _NEMO else normalized(weights).tolist()
+
+
+def _counts(
+    spec: RunSpec, count: int, shares: Sequence[float] | None, number: int, *, of_all: bool
+) -> list[int] | list[None]:
+    """The examples to make of each of so many data sets, of which a split is taken (`of_all`); None: one epoch.
+
+    Megatron makes a surplus, also for a single data set with a weight, unless that is for training only.
+    """
+    if number == 1 and not (shares and of_all and spec.data.kind == "megatron"):
+        return [count]
+    if shares is None:
+        return [None] * number
+    exact = [count * share for share in shares]
+    return [ceil((n if spec.dialect in _NEMO else ceil(n)) * _SURPLUS) for n in exact]
 
 
 def _num_examples(spec: RunSpec, name: str) -> int:
@@ -122,36 +155,38 @@ def _num_examples(spec: RunSpec, name: str) -> int:
 
 
 def _samples(
-    spec: RunSpec, name: str, group: list[str], split: str | None, count: int, notes: dict[str, None]
-) -> Source | None:
-    """`count` of Megatron's samples."""
+    spec: RunSpec, name: str, group: list[str], split: str | None, count: int | None, notes: dict[str, None]
+) -> Located | None:
+    """`count` of Megatron's samples; None: those of one epoch."""
     data, indexed, ends = spec.data, read_indexed(group[0]), _ends(spec)
     if ends.token is not None and data.tokenizer == "byte" and indexed.tokens.itemsize > 1:
         raise ValueError(f"{group[0]}: tokens are not bytes, so the byte tokenizer cannot tell where documents end; "
                          "set data.tokenizer to the one that made them")  # fmt: skip
-    documents = _part(name, split, len(indexed))[: data.max_examples]
+    documents = _part(spec, name, split, len(indexed))[: data.max_examples]
+    if not documents:
+        return None
     prefix = files_of(group[0])[0].with_suffix("")
     folder = Path(data.index_dir).expanduser() if data.index_dir else prefix.parent
     stem = folder / f"{prefix.name}_{name}"
-    return Megatron(indexed, documents, count, spec.batch.sequence_length, spec.seed, ends, stem) if documents else None
+    return Megatron(group[0], indexed, documents, count, spec.batch.sequence_length, spec.seed, ends, stem)
 
 
 def _epochs(
-    spec: RunSpec, name: str, group: list[str], split: str | None, count: int, notes: dict[str, None]
-) -> Source | None:
+    spec: RunSpec, name: str, group: list[str], split: str | None, count: int | None, notes: dict[str, None]
+) -> Located | None:
     """The rows of everything else: for training shuffled, for validation always the same."""
     key = "data.validation_paths" if name == "valid" and not split else "data.paths"
     rows = _rows(spec, find_files(group, key, folders=spec.data.kind != "text"))
     notes.update(dict.fromkeys(rows.notes))
     if rows.count < rows.group:
         raise ValueError(f"{key}: less than one sequence of {spec.batch.sequence_length} in {', '.join(group)}")
-    part = _part(name, split, rows.count // rows.group)
+    part = _part(spec, name, split, rows.count // rows.group)
     return Epochs(rows, part, spec.seed if name == "train" else None) if part else None
 
 
-def _part(name: str, split: str | None, count: int) -> range:
+def _part(spec: RunSpec, name: str, split: str | None, count: int) -> range:
     """The range of `count` things that is for training or validation; without a split, all."""
-    first, second, third, _ = split_at(split, count)
+    first, second, third, _ = split_at(split, count, as_nemo=spec.dialect in _NEMO)
     return range(first, second) if name == "train" or not split else range(second, third)
 
 
@@ -187,7 +222,7 @@ def _ends(spec: RunSpec) -> Ends:
 class _InVocabulary:
     """A source none of whose tokens the model has no row for; the device would take another's in silence."""
 
-    source: Source
+    source: Located
     spec: RunSpec
 
     @property
@@ -199,9 +234,10 @@ class _InVocabulary:
         for name in ("tokens", "targets"):
             wrong = (made[name] < 0) | (made[name] >= self.spec.model.vocab_size)
             if wrong.any():
-                row, place = np.argwhere(wrong)[0]
+                row, place = np.argwhere(wrong)[0].tolist()
+                where = self.source.where(int(numbers[row]), place + (name == "targets"))
                 raise ValueError(
-                    f"data.paths: example {numbers[row]} has token {made[name][row, place]}, and model.vocab_size is "
+                    f"data.paths: {where} has token {made[name][row, place]}, and model.vocab_size is "
                     f"{self.spec.model.vocab_size}; another tokenizer made these data, or the model is too small"
                 )
         return {name: made[name] for name in fields_of(self.spec) if name != "reference"}

@@ -29,6 +29,9 @@ class Synthetic:
         randoms = [np.random.default_rng((self.seed, number)) for number in numbers.tolist()]
         return np.stack([r.integers(0, self.vocab_size, self.sequence_length + 1, dtype=np.int32) for r in randoms])
 
+    def where(self, number: int, place: int) -> str:
+        return f"random sequence {number % self.batch}"
+
     def examples(self, numbers: np.ndarray) -> Example:
         numbers = numbers % self.batch
         sequences = self._sequences(numbers)
