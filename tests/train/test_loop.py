@@ -423,6 +423,44 @@ def test_a_process_that_is_slow_to_record_a_step_stops_behind_the_same_as_others
     assert (tmp_path / "checkpoints" / str(last + 1) / "state").is_dir()
 
 
+SLOW_TO_SAVE = """
+import os, sys, time
+from seatrial.train import __main__
+rename = os.rename
+
+def rename_slowly(path, target):
+    if "orbax" in str(path):
+        time.sleep(5)
+    rename(path, target)
+
+os.rename = rename_slowly
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_bad_example_of_one_process_leaves_the_save_of_all_whole(process, tmp_path):
+    """Process 0 gives the folder its name long after the batch of step 6 was made, with its bad row."""
+    rows = np.random.default_rng(0).integers(0, 256, (80, 32))
+    bad = int(np.random.default_rng((TEXT.seed, 0)).permutation(80)[6 * 8 + 4 * process])  # of eight, four each
+    rows[bad, 3] = 999
+    table = pa.table({"input_ids": rows.tolist()})
+    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data = Data(kind="arrow", paths=(str(tmp_path / "rows.arrow"),))
+    spec = over_processes(
+        replace(TEXT, steps=9, data=data, checkpoint=Checkpoint(enabled=True, interval_steps=5)), 2, fsdp=2
+    )
+    first, second = commands_of(spec, tmp_path)
+    with running([[sys.executable, "-c", SLOW_TO_SAVE, *first[3:]], second]) as processes:
+        printed = processes[process].communicate(timeout=200)[0]
+        assert processes[process].returncode == 2
+        assert processes[1 - process].wait(timeout=200) != 0
+    assert f"rows.arrow, row {bad} has token 999" in printed
+    assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["5"]
+
+
 WAITS_FOR_A_DEVICE = """
 import time, jax
 from seatrial.train.signals import Requests

@@ -270,10 +270,7 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     try:
         ending = loop.run()
     except (jax.errors.JaxRuntimeError, ValueError, OSError) as error:
-        if isinstance(error, ValueError) and place.num_processes == 1:  # devices and disk are sound
-            with suppress(OSError):
-                loop.checkpoints.wait()
-        _fail(error, journal, place)
+        _fail(error, journal, place, loop.checkpoints)
     journal.write(events.RunEnded(process=place.process, reason=ending.reason, exit_code=ending.exit_code))
     goodput = measure_goodput(events.read(record))
     journal.say(goodput.line() if goodput else "")
@@ -319,13 +316,16 @@ def _prepare(spec: RunSpec, place: Place, out: Path, journal: Journal, phases: P
     )  # fmt: skip
 
 
-def _fail(error: Exception, journal: Journal, place: Place) -> Never:
-    """Writes down what broke a step, and ends the process."""
+def _fail(error: Exception, journal: Journal, place: Place, checkpoints: Checkpoints) -> Never:
+    """Writes down what broke a step, and ends the process; the others of the run end with it."""
     fault, code = next((fault, code) for kind, fault, code in FAILURES if isinstance(error, kind))
     if isinstance(error, OSError) and error.errno in FULL:
         fault = "disk_full"
     text = str(error).partition("\n")[0][:500]
     print(f"{fault.replace('_', ' ')}: {text}", flush=True)
+    if isinstance(error, ValueError):  # devices and disks are sound, and all processes still write a save under way
+        with suppress(OSError):
+            checkpoints.wait()
     try:
         journal.write(events.Fault(process=place.process, fault=fault, where=f"rank {place.process}", text=text))
     finally:  # also where there is no room to say so
