@@ -33,7 +33,7 @@ demo: $(INSTALLED)train ## Rehearse a 70B configuration on this machine; ends in
 
 test: $(INSTALLED)test ## Run the tests, except the slow ones, and print their coverage; with CLUSTER=1 fail where those of clusters cannot run.
 	@rm -rf $(COVERAGE) && mkdir $(COVERAGE)
-	@SEATRIAL_COVERAGE=$(CURDIR)/$(COVERAGE) $(BIN)/python -W "ignore:Unable to activate pytest" \
+	@SEATRIAL_COVERAGE="$(CURDIR)/$(COVERAGE)" $(BIN)/python -W "ignore:Unable to activate pytest" \
 	  -m slipcover --fail-under 0 --json --out $(COVERAGE).json -m pytest -m "not slow" $(PARALLEL)
 	@$(BIN)/python -m slipcover --merge $(COVERAGE).json $$(find $(COVERAGE) -name "*.json") --out $(COVERAGE).json \
 	  >$(COVERAGE).txt; status=$$?; \
@@ -45,7 +45,7 @@ test-slow: $(INSTALLED)test $(INSTALLED)test-publish ## Run the slow tests.
 	$(BIN)/python -m pytest -m slow --numprocesses $$(($$(nproc) + 1)) --dist worksteal || [ $$? -eq 5 ]  # 5: no test is marked slow
 
 test-gpu-plan: $(INSTALLED)test $(VENV)/plan-gpu ## Compile the step for a GPU without one; fetches 450 MB.
-	PYTHONPATH=$(CURDIR)/$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py tests/commands/test_compiled_step.py $(PARALLEL)
+	PYTHONPATH="$(CURDIR)/$(VENV)/plan-gpu" $(BIN)/python -m pytest tests/train/test_deviceless.py tests/commands/test_compiled_step.py $(PARALLEL)
 
 # One after the other: MaxText's virtual devices abort where another run keeps them waiting.
 test-maxtext: $(INSTALLED)test $(VENV)/maxtext/made.txt ## Run the real MaxText, and load with it what convert writes; fetches 600 MB, and another Debian if there is no Python 3.12.
@@ -55,7 +55,7 @@ test-megatron: $(INSTALLED)test $(VENV)/megatron ## Parse with Megatron-LM's own
 	SEATRIAL_MEGATRON=$(VENV)/megatron $(BIN)/python -m pytest tests/engines/test_written_megatron.py
 
 test-package: $(INSTALLED)test $(VENV)/wheels/made ## Install the wheel in an empty Debian, build the container image; needs root, podman; fetches 240 MB.
-	SEATRIAL_WHEELS=$(CURDIR)/$(VENV)/wheels $(BIN)/python -m pytest tests/packaging -m package \
+	SEATRIAL_WHEELS="$(CURDIR)/$(VENV)/wheels" $(BIN)/python -m pytest tests/packaging -m package \
 	  --numprocesses 2 --dist loadfile
 
 # What these tests need beside .venv's packages; each can be fetched beside the others.

@@ -542,8 +542,9 @@ def main() -> None:
     if "_SEATRIAL_COMPLETE" in os.environ:  # a shell asks
         _complete()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # of Latin-1, in which there is no ✓
+        # Of Latin-1 or ASCII, in which there is no ✓; in UTF-8, a name that is none keeps its bytes.
+        if isinstance(stream, TextIOWrapper) and (stream.errors == "strict" or stream.encoding.lower() != "utf-8"):
+            stream.reconfigure(errors="replace")
     gc.set_threshold(100_000)  # what is imported stays: looking through it for garbage is an eighth of a short command
     try:
         sys.exit(app.main(standalone_mode=False))

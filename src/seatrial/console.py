@@ -9,7 +9,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TextIO
 
 from seatrial.errors import Problem
@@ -29,6 +30,18 @@ _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
+
+
+@contextmanager
+def heard_or_not() -> Iterator[None]:
+    """A place for output whose reader may go away (`seatrial run … | head`): from then on it goes nowhere."""
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        with suppress(OSError, ValueError):  # no file of its own, as in a notebook
+            os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def inert(text: str) -> str:

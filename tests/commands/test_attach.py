@@ -138,6 +138,14 @@ def test_logs_may_be_set_aside_while_they_are_looked_for(run_dir: Path) -> None:
         other.join()
 
 
+@pytest.mark.parametrize(
+    ("on", "advice"), [("local", "it runs on this machine, and ends with that process"), ("ssh", "kill -HUP")]
+)
+def test_the_advice_on_a_run_that_is_followed_does_not_end_it(run_dir: Path, on: str, advice: str) -> None:
+    (run_dir / "plan.json").write_text(json.dumps({"on": on, "engine": "native"}))
+    assert advice in refused(run_dir, "attach")
+
+
 def test_nothing_is_over_between_two_attempts(run_dir: Path) -> None:
     """Neither while the end of the first is looked at, nor while the second begins."""
     told: list[bytes] = []

@@ -257,6 +257,29 @@ def test_a_run_that_is_judged_again_is_judged_by_the_same_rules(folder: Path) ->
     assert seatrial("judge", "run", cwd=folder).stdout == other.stdout
 
 
+@pytest.mark.parametrize(
+    "option", [("--against", RECIPE), ("--out", "other"), ("--cvs-compat",), ("--family", "maxtext")], ids=str
+)
+def test_options_for_logs_are_refused_beside_a_run_directory(folder: Path, option: tuple[str | Path, ...]) -> None:
+    assert seatrial("judge", write(folder, maxtext()), "--out", "run", cwd=folder).returncode in (0, 6)
+    answer = seatrial("judge", "run", *option, cwd=folder)
+    assert (answer.returncode, answer.stderr.split()[:2]) == (2, ["error[run-directory]", option[0]])
+    assert not (folder / "other").exists()
+
+
+def test_a_run_that_may_not_be_written_is_judged_all_the_same(folder: Path) -> None:
+    """A colleague's, or one on a mount for reading; here a folder stands where the verdict would be written."""
+    first = seatrial("judge", write(folder, maxtext()), "--out", "run", cwd=folder)
+    verdict = folder / "run/metrics.json"
+    verdict.unlink()
+    (verdict / "x").mkdir(parents=True)
+    again = seatrial("judge", "run", cwd=folder)
+    assert (again.returncode, again.stdout) == (first.returncode, first.stdout)
+    assert "warning[verdict-not-kept] run: the verdict is not kept: " in again.stderr
+    of_all = seatrial("judge", ".", cwd=folder)
+    assert of_all.stderr.count("verdict-not-kept") == 1
+
+
 def test_a_price_shows_what_the_run_and_its_tokens_cost(folder: Path) -> None:
     log = write(folder, maxtext(seconds=9.0))
     price = ("--price-per-device-hour", "3")

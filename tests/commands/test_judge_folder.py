@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -117,6 +118,22 @@ def test_the_mean_time_to_train_of_a_submission(aborted: int, apart: int, tmp_pa
     assert "MFU" not in text  # of no run
     mean = f"llama: time to train, of 10 runs: {sum(counted) / len(counted) / 60:.3f} minutes, the mean without"
     assert mean in text if aborted < 2 else "of 10 runs: no mean, because 2 did not reach their target." in text
+
+
+def test_a_run_that_goes_on_is_named_and_not_judged(tmp_path: Path) -> None:
+    write(tmp_path, "train.log", maxtext(8, 1.0, steps=30))
+    for name in ("one", "two"):
+        assert seatrial("judge", "train.log", "--steps", "30", "--out", f"runs/{name}", cwd=tmp_path).returncode == 0
+    status = {"v": 1, "state": "running", "reason": None, "launcher_pid": os.getpid(), "started": time.time()}
+    (tmp_path / "runs/two/status.json").write_text(json.dumps({**status, "heartbeat": time.time(), "last_step": 7}))
+    (tmp_path / "runs/two/verdict.json").unlink()
+    answer = seatrial("judge", "runs", cwd=tmp_path)
+    assert "two: this run goes on (running, step 7)" in " ".join(answer.stdout.split())
+    assert (answer.returncode, "PASS" in answer.stdout, "FAIL" in answer.stdout) == (6, True, False)
+    assert not (tmp_path / "runs/two/verdict.json").exists()
+    shutil.rmtree(tmp_path / "runs/one")
+    alone = seatrial("judge", "runs", cwd=tmp_path)
+    assert (alone.returncode, alone.stderr.splitlines()[0]) == (2, f"error[run-goes-on] {Path('runs/two')}")
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

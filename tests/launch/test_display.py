@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import re
+import subprocess
+import sys
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -156,6 +158,27 @@ def test_steps_that_cannot_be_copied_here_are_shown_by_what_their_hosts_report(t
 def printing_to(file: IO[str], run_dir: Path) -> None:
     with View(run_dir, name="a-run", planned_steps=40, console=Console(file=file)) as view:
         view.say("a line")
+
+
+def test_a_reader_that_has_gone_away_stops_nobody(tmp_path: Path) -> None:
+    said = f"""
+import sys
+from pathlib import Path
+from seatrial.launch.display import View
+with View(Path({str(tmp_path)!r}), name="a-run", planned_steps=40) as view:
+    view.say("a line")
+    sys.stdin.read()
+    for _ in range(3):
+        view.say("another")
+sys.exit(7)
+"""
+    run = subprocess.Popen([sys.executable, "-c", said], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert run.stdin
+    assert run.stdout
+    assert run.stdout.readline() == b"a line\n"
+    run.stdout.close()
+    run.stdin.close()
+    assert run.wait(60) == 7
 
 
 def test_a_full_disk_behind_what_is_printed_stops_nobody_and_a_closed_terminal_does(tmp_path: Path) -> None:

@@ -541,6 +541,18 @@ def test_a_run_that_was_watched_died_before_its_first_step() -> None:
     assert check(found, "all steps done").sentence == "None of the 50 steps was completed."
 
 
+@pytest.mark.parametrize(("restored", "outcome"), [(50, "inconclusive"), (40, "fail")])
+def test_a_run_that_is_started_again_after_its_last_step_has_none_left(restored: int, outcome: str) -> None:
+    record = [
+        events.Checkpoint(process=0, action="restore", step=restored),
+        events.RunStarted(process=0, planned_steps=50),
+        events.RunEnded(process=0, reason="completed", exit_code=0),
+        events.RunEnded(process=-1, reason="completed", exit_code=0),
+    ]
+    found = verdict.judge(metrics.measure(record, OF_50), OF_50, rehearsal=False)
+    assert (found.outcome, check(found, "all steps done").status) == (outcome, outcome)
+
+
 mlperf = pytest.mark.parametrize("written", mlperf_logs.GRAMMARS, ids=lambda grammar: grammar.__name__)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.commands.judge import judge_and_report
+from seatrial.console import heard_or_not
 from seatrial.errors import InputError, LaunchError, reason_of
 from seatrial.launch.display import watched
 from seatrial.launch.targets import Target, target
@@ -25,8 +27,9 @@ def attach(run_dir: Path) -> Verdict:
     if state_of(run_dir, status) == "ended":
         raise run_is_over(run_dir, status, f"read it: seatrial judge {short_path(run_dir)}")
     if pid := launcher_pid(status) if has_status else starting_pid(run_dir):
-        why, fix = f"process {pid} follows it already", "look there, or end that one first; the run goes on without it"
-        raise InputError.single("run-followed", str(run_dir), why, fix)
+        raise InputError.single(
+            "run-followed", str(run_dir), f"process {pid} follows it already", _let_go(run_dir, pid)
+        )
     spec = Documents(run_dir).spec()
     assert spec is not None  # only of logs that were judged there is none, and they have no status
     there, engine = target_and_engine(run_dir)
@@ -36,8 +39,18 @@ def attach(run_dir: Path) -> Verdict:
     except OSError as error:
         raise LaunchError(f"the run cannot be followed here: {shortage(error, run_dir)}") from error
     _, verdict, text = judge_and_report(run_dir)
-    print(text, flush=True)
+    with heard_or_not():
+        print(text, flush=True)
     return verdict
+
+
+def _let_go(run_dir: Path, pid: int) -> str:
+    """The advice on a run that another process follows; one on this machine lives no longer than that process."""
+    watch = f"look there, or watch from here: seatrial logs -f {short_path(run_dir)}"
+    with suppress(InputError):  # it may have no plan yet
+        if plan_of(run_dir).get("on") == "local":
+            return f"{watch}; it runs on this machine, and ends with that process"
+    return f"{watch}; to follow it in its place, close that terminal (or: kill -HUP {pid}): Ctrl-C would end the run"
 
 
 def run_is_over(run_dir: Path, status: dict[str, Any], fix: str) -> InputError:

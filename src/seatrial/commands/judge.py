@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from seatrial import metrics, verdict
 from seatrial.commands.evidence import complete_events, write_events
 from seatrial.commands.parse import read_logs
-from seatrial.errors import InputError, LaunchError
+from seatrial.console import Say, warn
+from seatrial.errors import InputError, LaunchError, Problem
 from seatrial.estimate import published
 from seatrial.estimate.flops import CONVENTIONS
 from seatrial.events import Event, RunStarted
@@ -27,6 +28,7 @@ from seatrial.runs.directory import claim, copy_config, is_run, resolved_as_dict
 from seatrial.runs.documents import Documents, dropped_of, reduction_of
 from seatrial.runs.files import NotAFile, exists, write_text
 from seatrial.runs.mirror import shortage
+from seatrial.runs.status import require_over
 from seatrial.spec import Resolved, RunSpec
 
 if TYPE_CHECKING:
@@ -91,20 +93,35 @@ def run_directory_in(paths: Sequence[Path]) -> Path | None:
     return found[0] if found else None
 
 
-def judge_run(run_dir: Path, options: JudgeOptions = DEFAULT) -> tuple[RunReport, Verdict]:
+def judge_run(
+    run_dir: Path, options: JudgeOptions = DEFAULT, unkept: list[OSError] | None = None
+) -> tuple[RunReport, Verdict]:
     """Measures and judges a run from its files, and writes metrics.json and verdict.json.
 
-    Raises InputError where `run_dir` holds no run.
+    `unkept` takes the errors of files that cannot be written, if the run was judged before: all its events are there.
+    Raises InputError where `run_dir` holds no run, OSError.
     """
-    documents = Documents(run_dir)
+    documents = Documents(run_dir, unkept if (run_dir / "verdict.json").exists() else None)
     spec = documents.spec()
     try:
-        complete_events(documents)
+        with documents.if_possible():
+            complete_events(documents)
         record = read_run(run_dir)
     except (NotAFile, ValueError) as error:
         why, fix = f"its events cannot be read: {error}", "check its events-*.jsonl"
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     return _judge(documents, record, spec, _with_earlier(documents, options))
+
+
+def judge_again(run_dir: Path, options: JudgeOptions = DEFAULT, say: Say | None = None) -> tuple[RunReport, Verdict]:
+    """As `judge_run`, of a run that is over; where it may not be written, its verdict is not kept, with a warning."""
+    unkept: list[OSError] = []
+    warn(require_over(run_dir), say)
+    judged = judge_run(run_dir, options, unkept)
+    for error in unkept[:1]:
+        why, fix = f"the verdict is not kept: {shortage(error, run_dir)}", "judge a copy of the run that you may write"
+        warn((Problem(severity="warning", code="verdict-not-kept", path=str(run_dir), why=why, fix=fix),), say)
+    return judged
 
 
 def judge_and_report(run_dir: Path) -> tuple[RunReport, Verdict, str]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import logs
-from seatrial.commands.judge import JudgeOptions, LogsOfRun, judge_record, judge_run
+from seatrial.commands.judge import JudgeOptions, LogsOfRun, judge_again, judge_record
 from seatrial.commands.parse import check_logs, is_of_training, no_training, readable
-from seatrial.errors import InputError, some
+from seatrial.console import Say
+from seatrial.errors import InputError, Problem, some
 from seatrial.events import RunStarted
 from seatrial.history.index import folders_below
 from seatrial.recording import Recording
@@ -24,7 +25,7 @@ from seatrial.spec import Origin, Resolved, RunSpec
 
 LEVELS = 99  # of folders
 MOST_NAMED = 4
-_UNREADABLE = ("no-run", "damaged-run")  # the codes of the errors of run directories
+_UNREADABLE = ("no-run", "damaged-run", "run-goes-on", "run-uncopied")  # the codes of the errors of run directories
 
 
 def judge_folder(
@@ -37,6 +38,7 @@ def judge_folder(
     cvs_compat: bool,
     out: Path | None,
     pattern: Path | None = None,
+    say: Say | None = None,
 ) -> FolderReport:
     """Judges each run of a folder; with `out`, each becomes a run directory in it, by its name.
 
@@ -48,7 +50,9 @@ def judge_folder(
         found = logs.read_runs(folder, how, without=directories)
     trained = [run for run in found.runs if is_of_training(run.events)]
     unread = dict(found.unread)
-    runs = list(_judged_again(folder, directories, options, unread))
+    problems: list[Problem] = []
+    runs = list(_judged_again(folder, directories, options, problems, say))
+    unread |= {Path(problem.path): problem.why for problem in problems}
     alone = len(trained) == 1 and not directories
     for run in trained:
         record = LogsOfRun(paths=(folder,) if len(found.runs) == 1 else run.paths, family=family, events=run.events)
@@ -57,7 +61,7 @@ def judge_folder(
         judged = judge_record(record, options, resolved=spec, config=config, cvs_compat=cvs_compat, out=place)
         runs.append(JudgedRun(run.name, *judged))
     if not runs:
-        raise _nothing(folder, unread)
+        raise InputError(problems) if problems else _nothing(folder, unread)
     runs.sort(key=lambda run: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", run.name)])
     once, copies = _without_copies(runs, folder)
     scaling, why = _scaling(once)
@@ -74,16 +78,16 @@ def judge_folder(
 
 
 def _judged_again(
-    folder: Path, directories: Sequence[Path], options: JudgeOptions, unread: dict[Path, str]
+    folder: Path, directories: Sequence[Path], options: JudgeOptions, problems: list[Problem], say: Say | None
 ) -> Iterator[JudgedRun]:
-    """The run directories of the folder; one that is damaged is `unread`."""
+    """The run directories of the folder; of one that is damaged, or goes on, `problems` get the reason."""
     for path in directories:
         try:
-            yield JudgedRun(str(path.relative_to(folder)), *judge_run(path, options))
+            yield JudgedRun(str(path.relative_to(folder)), *judge_again(path, options, say))
         except InputError as error:
             if error.problems[0].code not in _UNREADABLE:
                 raise
-            unread[path] = error.problems[0].why
+            problems.append(replace(error.problems[0], path=str(path)))
 
 
 def _nothing(folder: Path, unread: Mapping[Path, str]) -> InputError:

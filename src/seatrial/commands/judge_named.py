@@ -7,15 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.commands.check import ConfigArguments, read_targets
-from seatrial.commands.judge import JudgeOptions, judge_logs, judge_run, run_directory_in
+from seatrial.commands.judge import JudgeOptions, judge_again, judge_logs, run_directory_in
 from seatrial.console import Say, warn
 from seatrial.errors import InputError
-from seatrial.runs.status import require_over
 
 if TYPE_CHECKING:
     from seatrial.report.folder import FolderReport
     from seatrial.report.gather import RunReport
     from seatrial.verdict import Verdict
+
+_READ = ("holds the record of a run, not logs that could be read otherwise", "omit it, or name the logs in there")
+_OF_LOGS_ALONE = {
+    "against": ("holds the configuration that it is judged by", "omit it, or judge the log"),
+    "out": ("is a run directory itself, and keeps its verdict", "omit it, or judge a copy of it"),
+    **dict.fromkeys(("cvs-compat", "pattern", "family"), _READ),
+}  # the options that a run directory has no use for: why, fix
 
 
 def judge_named(
@@ -32,14 +38,14 @@ def judge_named(
     """The verdict on one run, or on each of a folder; warnings are printed, or given to `say`.
 
     `against` is the configuration that was run. With `out`, the result becomes a run directory. Raises InputError for
-    a run that goes on, a configuration beside a run directory, which has its own, and what cannot be read.
+    a run that goes on, options beside a run directory that are for logs, and what cannot be read.
     """
     if run_dir := run_directory_in(paths):
-        if against:
-            why, fix = f"{run_dir} holds the configuration that it is judged by", "omit it, or judge the log"
-            raise InputError.single("run-directory", "--against", why, fix)
-        warn(require_over(run_dir), say)
-        return judge_run(run_dir, options)
+        given = {"against": against, "out": out, "cvs-compat": cvs_compat, "pattern": pattern}
+        for name in (*filter(given.get, given), *(["family"] if family != "auto" else [])):
+            why, fix = _OF_LOGS_ALONE[name]
+            raise InputError.single("run-directory", f"--{name}", f"{run_dir} {why}", fix)
+        return judge_again(run_dir, options, say)
     resolved = read_targets(against) if against else None
     warn(resolved.problems if resolved else (), say)
     config = against.config if against else None
@@ -48,7 +54,7 @@ def judge_named(
 
         return judge_folder(
             paths[0], options, resolved=resolved, config=config, family=family, pattern=pattern,
-            cvs_compat=cvs_compat, out=out,
+            cvs_compat=cvs_compat, out=out, say=say,
         )  # fmt: skip
     return judge_logs(
         paths, options, resolved=resolved, config=config, family=family, pattern=pattern, cvs_compat=cvs_compat, out=out

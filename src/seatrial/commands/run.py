@@ -19,12 +19,12 @@ from seatrial.commands.check import ConfigArguments, read_valid, spec_of
 from seatrial.commands.judge import judge_and_report
 from seatrial.commands.preflight import check_before_run
 from seatrial.commands.retries import archive_attempt, beginning, decide_retry, mark_decided, mark_undecided
-from seatrial.console import Say, inert
+from seatrial.console import Say, heard_or_not, inert
 from seatrial.dialects.data_files import has_data
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.deadlines import Deadlines
-from seatrial.launch.display import watched
+from seatrial.launch.display import dispensable, watched
 from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import Target, checked, target, with_requests
 from seatrial.launch.where import HERE, Where
@@ -73,7 +73,8 @@ class RunRequest:
     def tell(self, line: str) -> None:
         """Prints a line of the run's progress, or gives it to `say`."""
         if self.say is None:
-            print(line, flush=True)
+            with dispensable():
+                print(line, flush=True)
         else:
             self.say(line)
 
@@ -90,7 +91,8 @@ def run(request: RunRequest) -> Verdict:
     """Runs a configuration to its verdict, live on the terminal; the report is in the run directory. Raises as
     `run_to_end` does."""
     ended = run_to_end(request)
-    print(ended.text, flush=True)
+    with heard_or_not():
+        print(ended.text, flush=True)
     return ended.verdict
 
 

@@ -34,6 +34,7 @@ _FIXES = (
     ("Permission", _SOMEWHERE_ELSE),
     ("exists", _SOMEWHERE_ELSE),
     ("Not a directory", _SOMEWHERE_ELSE),
+    ("No such file", _SOMEWHERE_ELSE),
     ("full", "make room on that disk"),
 )
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
-from seatrial.console import Say, inert, short_number
+from seatrial.console import Say, heard_or_not, inert, short_number
 from seatrial.engines import engine
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.follow import Following
@@ -34,10 +34,11 @@ ROWS = 8  # of processes on a terminal; of more, those that are behind
 
 
 @contextmanager
-def _full_disk_ignored() -> Iterator[None]:
-    """The output may be a file on a full disk, which is no reason to stop following a run."""
+def dispensable() -> Iterator[None]:
+    """A place for output that a run can do without: a full disk behind it, or a reader that has gone, ends nothing."""
     try:
-        yield
+        with heard_or_not():
+            yield
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -160,11 +161,11 @@ class View:
         if self._to is not None:
             self._to(inert(line))
             return
-        with _full_disk_ignored():
+        with dispensable():
             if self._live is not None:
                 self._live.say(inert(line))
                 return
-            self._console.print(inert(line), markup=False, soft_wrap=True)
+            print(inert(line), file=self._console.file, flush=True)
 
     @property
     def _every(self) -> int:

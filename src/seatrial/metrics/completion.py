@@ -76,9 +76,9 @@ class Completion:
     the run began.
     `by_block`: the record has the last step of each block of steps, and blocks may be of any length. `unrecognised`: it
     was read from a log in which nothing was recognised as a step, so that nothing tells how far the run came.
-    `lines_counted`: its steps are numbered by their lines, and nothing tells how many steps each stands for. `guessed`
-    is how the spelling of the log was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said
-    that it is right.
+    `lines_counted`: its steps are numbered by their lines, and nothing tells how many steps each stands for.
+    `nothing_left`: it went on from a checkpoint behind its last planned step. `guessed` is how the spelling of the log
+    was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said that it is right.
     """
 
     planned_steps: int | None
@@ -112,6 +112,7 @@ class Completion:
     perhaps_idle: bool = False
     unrecognised: bool = False
     lines_counted: bool = False
+    nothing_left: bool = False
     guessed: str = ""
     confirmed: bool = False
 
@@ -208,6 +209,7 @@ def measure_completion(
         time_to_train_seconds=_time_to_train(main, evaluations, scored) if goal.stopped_early else None,
         by_block=by_block,
         lines_counted=goal.lines_counted,
+        nothing_left=goal.planned is not None and max(records.restored, default=-1) >= goal.planned,
         guessed=next((str(s.facts["guessed"]) for s in started if s.facts.get("guessed")), ""),
         confirmed=all(s.facts.get("confirmed") is True for s in started if s.facts.get("guessed")),
     )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import InputError, reason_of
 from seatrial.runs.directory import MARKS, is_run
-from seatrial.runs.files import read_object, write_json
+from seatrial.runs.files import NotAFile, read_object, write_json
 from seatrial.spec import RunSpec, from_dict
 
 
 class Documents:
-    """The files by their names: `documents["plan.json"]`; what was written through it is not read again."""
+    """The files by their names: `documents["plan.json"]`; what was written through it is not read again.
 
-    def __init__(self, run_dir: Path) -> None:
-        self.directory = run_dir
+    `unkept` takes the errors of files that cannot be written; without it, they are raised.
+    """
+
+    def __init__(self, run_dir: Path, unkept: list[OSError] | None = None) -> None:
+        self.directory, self._unkept = run_dir, unkept
         self._kept: dict[str, dict[str, Any]] = {}
 
     def __getitem__(self, name: str) -> dict[str, Any]:
@@ -33,9 +36,20 @@ class Documents:
         return {}
 
     def write(self, name: str, data: dict[str, Any]) -> None:
-        """Writes a file, and keeps its object."""
-        write_json(self.directory / name, data)
+        """Writes a file, and keeps its object. Raises OSError."""
         self._kept[name] = data
+        with self.if_possible():
+            write_json(self.directory / name, data)
+
+    @contextmanager
+    def if_possible(self) -> Iterator[None]:
+        """A place where files are written: it ends at the first that cannot be, where such errors are taken."""
+        try:
+            yield
+        except OSError as error:
+            if self._unkept is None or isinstance(error, NotAFile):
+                raise
+            self._unkept.append(error)
 
     def has(self, name: str) -> bool:
         """True if there is such a file."""

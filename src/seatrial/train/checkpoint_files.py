@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from seatrial.runs.documents import Documents
 from seatrial.runs.files import read_object
 from seatrial.spec import RunSpec
 from seatrial.train.params import declare, dotted, layer_order
@@ -47,6 +48,9 @@ def find(path: Path) -> list[Path]:
         return [path]
     found = step_folders(path) or step_folders(path / FOLDER)
     if not found and (path / "spec.json").is_file():
+        spec = Documents(path).spec()
+        if spec and spec.checkpoint.enabled:
+            raise ValueError(f"{path} is a run that saved no checkpoint; while it goes on, `seatrial stop` saves one")
         raise ValueError(
             f"{path} is a run that saved no checkpoint: turn them on in its configuration (checkpoint.enabled, "
             "MaxText's enable_checkpointing, Megatron's --save), and run it again"

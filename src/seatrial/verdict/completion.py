@@ -62,8 +62,13 @@ def _steps(completion: Completion) -> Answer:
             return "fail", f"{reached}; the planned number of steps is unknown."
         fix = ": give it with --steps" if completion.from_other_trainer else ""
         return "inconclusive", f"{reached}; the planned number of steps is unknown{fix}."
+    if last is None and completion.nothing_left:
+        return (
+            "inconclusive",
+            f"All {completion.planned_steps:,} steps had been done before, and none was left to do.",
+        )
     if last is None:
-        return "fail", f"None of the {completion.planned_steps} steps was completed."
+        return "fail", f"None of the {completion.planned_steps:,} steps was completed."
     if completion.idle:
         return "fail", f"The run was restarted after step {last} and completed no further step."
     if last == planned and completion.perhaps_idle:
