@@ -83,6 +83,7 @@ def test_the_history_as_html(pair: tuple[Path, Path], tmp_path: Path) -> None:
     page = Page(list_runs(root, output="html", path=tmp_path / "index"))
     shown = words(page)
     assert all(cell in shown for cell in ("tokens/s/dev", "llama3.1-70b", "before", EVIL))
+    assert shown.count(str(root)) == 2  # in the titles: the rows have their places below it
     assert "img" not in {tag for tag, _ in page.elements}
     data = json.loads(page.texts["script"][0])
     assert len(data["speeds"]) == 2

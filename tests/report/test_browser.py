@@ -251,6 +251,7 @@ def test_a_run_without_steps_needs_no_charts(browser: Browser, tmp_path: Path) -
 # --- eight kinds of run, and pages of several: looked at in both sizes and schemes ---
 
 NARROW = (390, 740)
+HALF = (760, 900)  # of a screen
 # Texts that are drawn over each other, or cut by their box; what stands in another one is part of it.
 OVERLAPS = """
 const where = ["h1, h2, .label, .tick, figcaption span, figcaption output, .contents a, .tools label, .legend li",
@@ -319,7 +320,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("kind", [*page_stories.KINDS, "comparison", "history"])
 def test_pages_have_their_targets_and_no_text_over_another(browser: Browser, kinds: dict[str, Path], kind: str) -> None:
     page = kinds[kind]
-    for size, scheme in ((size, scheme) for size in (DESKTOP, NARROW) for scheme in ("light", "dark")):
+    for size, scheme in ((size, scheme) for size in (DESKTOP, HALF, NARROW) for scheme in ("light", "dark")):
         browser.open(page, size, scheme)
         charts = browser.wait(CHARTS_OF)
         for chart in charts:

@@ -17,6 +17,7 @@ from tests.helpers.serving import Server, serving
 browser_or_skip()
 
 NARROW = (390, 844)
+HALF = (760, 900)  # of a screen
 WIDE = (1920, 1080)
 WIDTH = "return document.documentElement.scrollWidth"
 INK = """
@@ -145,6 +146,11 @@ def test_hostile_runs_do_nothing(browser: Browser, tmp_path: Path) -> None:
             )
             assert browser.run(WIDTH) <= NARROW[0]
             assert browser.complaints() == []
+        for size in (HALF, DESKTOP):  # however long a device's name is
+            for path, rows in (("", 3), ("configurations", 2)):
+                browser.open(server.address + path, size)
+                browser.wait("return document.querySelectorAll('tbody tr').length === arguments[0]", rows, seconds=20)
+                assert browser.run(WIDTH) <= size[0], (path, size)
         report = "return [...document.querySelectorAll('tbody th a')].map((each) => each.href)"
         browser.open(server.address)
         for address in browser.run(report):

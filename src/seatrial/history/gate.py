@@ -42,7 +42,7 @@ def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False
     """
     speed = comparison.speed
     ratio = speed.speed if speed else None
-    named = [*_named("A", comparison.runs_a), *_named("B", comparison.runs_b)]
+    named = [*names_of("A", comparison.runs_a), *names_of("B", comparison.runs_b)]
     bad = [(name, outcome) for name, run in named if (outcome := _outcome(run))]
     against = [f"{name} is no baseline: {outcome}" for name, outcome in bad if name.startswith("A")]
     failed = [f"{name} did not pass its own verdict: {outcome}" for name, outcome in bad if name.startswith("B")]
@@ -65,7 +65,7 @@ def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False
     return Gate(status=status, limit=limit, slowdown=slowdown, low=low, high=high, reasons=reasons)
 
 
-def _named(side: str, runs: Sequence[LoadedRun]) -> list[tuple[str, LoadedRun]]:
+def names_of(side: str, runs: Sequence[LoadedRun]) -> list[tuple[str, LoadedRun]]:
     """The runs of a side: "A", or "A1", "A2" of several."""
     return [(side if len(runs) == 1 else f"{side}{number}", run) for number, run in enumerate(runs, start=1)]
 

@@ -69,7 +69,7 @@ def list_runs(root: Path, *, output: str = "text", limit: int = 30, **wanted: An
         return json.dumps({"v": 1, "runs": runs, "total": len(rows), "gone": list(gone)}, indent=1)
     notes = _notes(shown, len(rows), gone, root, is_filtered=any(map(wanted.get, FILTERS)))
     if output == "html":
-        return history_page.render(root, TITLES, [(row, run_id(row), row_cells(row)) for row in shown], notes)
+        return history_page.render(root, TITLES, [(row, run_id(row), row_cells(row, root)) for row in shown], notes)
     parts = [table([row_cells(row) for row in shown], head=TITLES, indent=0, columns=row_width())] if shown else []
     return "\n".join([*parts, *map(inert, notes)])
 
@@ -162,7 +162,8 @@ TITLES = (
 )  # fmt: skip
 
 
-def row_cells(row: IndexRow) -> tuple[str, ...]:
+def row_cells(row: IndexRow, root: Path | None = None) -> tuple[str, ...]:
+    """A row as text: its directory from the root that all are below, or as a person would give it."""
     started = row["started_at"]
     interval = (row["step_seconds_low"], row["step_seconds_high"])
     step = _figure(row["step_seconds"])
@@ -172,7 +173,7 @@ def row_cells(row: IndexRow) -> tuple[str, ...]:
         run_id(row),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if isinstance(started, (int, float)) else "-",
         str(row["outcome"]).replace("_", " "),
-        str(short_path(_path(row))),
+        str(_path(row).relative_to(root.resolve())) if root else str(short_path(_path(row))),
         str(row["model"] or "-") + (f" ({row['rehearsal']})" if row["rehearsal"] else ""),
         f"{row['num_devices'] or '?'} × {row['device']}" if row["device"] else _figure(row["num_devices"]),
         str(row["precision"] or "-"),

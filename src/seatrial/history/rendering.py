@@ -9,7 +9,7 @@ from dataclasses import asdict
 from seatrial.console import inert, table
 from seatrial.events import encode
 from seatrial.history.compare import LEVEL, Change, Comparison, Losses
-from seatrial.history.gate import Gate
+from seatrial.history.gate import Gate, names_of
 from seatrial.history.loaded import LoadedRun
 from seatrial.report import markdown
 from seatrial.spec import METRICS
@@ -83,9 +83,9 @@ def as_json(comparison: Comparison, gate: Gate | None) -> str:
 
 
 def runs_told(comparison: Comparison) -> list[tuple[str, str]]:
-    """The side of each run, and what it is."""
-    sides = (("A", comparison.runs_a), ("B", comparison.runs_b))
-    return [(name, _run(run)) for name, runs in sides for run in runs]
+    """The name of each run, as a gate has it, and what it is."""
+    sides = (*names_of("A", comparison.runs_a), *names_of("B", comparison.runs_b))
+    return [(name, _run(run)) for name, run in sides]
 
 
 def _side(run: LoadedRun) -> dict[str, object]:

@@ -16,6 +16,7 @@ from seatrial.serve.table import Change, Table, Trend, group_of, key_of
 from seatrial.verdict import show, show_beside
 
 LONG_HEADLINE = 300
+LONG_DEVICE = 80
 NOTHING = "–"
 SPARK_WIDTH, SPARK_HEIGHT, SPARK_POINTS = 120, 22, 60
 TITLE_OF: Mapping[str, str] = {str(outcome): title for outcome, title in TITLES.items()}
@@ -61,6 +62,7 @@ def name_of(row: IndexRow) -> str:
 def devices_of(row: IndexRow) -> str:
     """The number of devices and their kind."""
     device = clean(str(row["device"])) if row["device"] else "device"
+    device = device if len(device) <= LONG_DEVICE else f"{device[:LONG_DEVICE]}…"
     return f"{row['num_devices'] if row['num_devices'] is not None else '?'} × {device}"
 
 
