@@ -79,6 +79,15 @@ def test_without_a_configuration_sizes_and_batches_are_those_of_the_logs(tmp_pat
     assert "64, 128: The last step was 49" in answer.stdout
 
 
+def test_copies_of_a_log_are_one_run_in_the_table_of_speeds(tmp_path: Path) -> None:
+    for name, seed in (("train", 1), ("copy of train", 1), ("again", 2)):
+        write(tmp_path, f"logs/{name}.log", maxtext(1, 7.0, seed=seed))  # of one device: no ranks of one run
+    found = json.loads(seatrial("judge", "logs", "--format", "json", cwd=tmp_path).stdout)
+    assert len(found["runs"]) == 3
+    assert found["told_apart"][-1] == "copy of train, train are copies of one run, and count once"
+    assert [size["runs"] for size in found["scaling"]["sizes"]] == [["again", "copy of train"]]
+
+
 def test_runs_that_are_no_scaling_say_why(tmp_path: Path) -> None:
     write(tmp_path, "logs/slurm-100.out", maxtext(64, 7.0))
     broken = maxtext(128, 7.0)

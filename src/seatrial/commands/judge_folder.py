@@ -19,8 +19,7 @@ from seatrial.recording import Recording
 from seatrial.report.folder import FolderReport, JudgedRun
 from seatrial.report.gather import clean
 from seatrial.report.scaling import Scaling, measure_scaling
-from seatrial.runs.copies import record_id
-from seatrial.runs.directory import is_run
+from seatrial.runs.copies import FIRST_STEPS
 from seatrial.spec import Origin, Resolved, RunSpec
 
 LEVELS = 99  # of folders
@@ -63,7 +62,7 @@ def judge_folder(
     if not runs:
         raise InputError(problems) if problems else _nothing(folder, unread)
     runs.sort(key=lambda run: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", run.name)])
-    once, copies = _without_copies(runs, folder)
+    once, copies = _without_copies(runs)
     scaling, why = _scaling(once)
     return FolderReport(
         folder=folder,
@@ -98,12 +97,17 @@ def _nothing(folder: Path, unread: Mapping[Path, str]) -> InputError:
     return InputError.single("unreadable-log", str(path), f"it cannot be read: {why}{more}", "name a log file")
 
 
-def _without_copies(runs: Sequence[JudgedRun], folder: Path) -> tuple[list[JudgedRun], list[str]]:
-    """(the runs, of run directories that are copies of each other the first; a sentence on each such run)."""
-    found: dict[str, list[JudgedRun]] = {}
+def _without_copies(runs: Sequence[JudgedRun]) -> tuple[list[JudgedRun], list[str]]:
+    """(the runs, of those that are copies of each other the first; a sentence on each such run).
+
+    The first steps of two runs may have the same losses, and never the same times.
+    """
+    found: dict[Any, list[JudgedRun]] = {}
     for run in runs:
-        record = record_id(folder / run.name) if is_run(folder / run.name) else None
-        found.setdefault(record or f"/{run.name}", []).append(run)
+        first = [(step.step, step.seconds, step.loss) for step in run.report.steps[:FIRST_STEPS]]
+        is_timed = bool(first) and all(seconds is not None for _, seconds, _ in first)
+        devices = run.report.performance.num_devices if run.report.performance else None
+        found.setdefault((devices, *first) if is_timed else run.name, []).append(run)
     copied = [some([run.name for run in same], MOST_NAMED) for same in found.values() if len(same) > 1]
     return [same[0] for same in found.values()], [f"{names} are copies of one run, and count once" for names in copied]
 
