@@ -288,6 +288,25 @@ def test_several_data_sets_are_blended(tmp_path, rng):
         assert (tmp_path / f"{name}_train_indexmap_{count}ns_16sl_1234s_doc_idx.npy").is_file()
 
 
+def test_validation_data_in_shares_go_on_behind_their_first_epoch(tmp_path, rng):
+    sets = {name: write(tmp_path, name, rng) for name in "ab"}
+    paths, weights = tuple(str(tmp_path / name) for name in sets), (1.0, 2.0)
+    spec = megatron_spec(steps=20, paths=paths, weights=weights, split="50,50,0")
+    spec = replace(spec, evaluation=Evaluation(interval_steps=2, batches=9))
+    wanted = (20 // 2 + 1) * 9 * 4
+    order = loops_over_blend((np.array(weights) / 3).tolist(), wanted)
+    indexes = {
+        name: loops_over_samples(
+            np.array([len(s) for s in s_]), range(20, 40), ceil(ceil(wanted * weight / 3) * 1.005), 16, 1234
+        )
+        for (name, s_), weight in zip(sets.items(), weights, strict=True)
+    }
+    expected = [tokens_of_sample(sets["ab"[which]], *indexes["ab"[which]], n, 16)[:-1] for which, n in order]
+    source = make_sources(spec).validation
+    assert source.num_examples < wanted
+    np.testing.assert_array_equal(source.examples(np.arange(wanted))["tokens"], expected)
+
+
 SIZES_OF_SETS = {"a": 40, "b": 10, "c": 25}
 
 

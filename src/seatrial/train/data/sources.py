@@ -111,7 +111,7 @@ def _mixed(
     if len(sources) == 1:
         return sources[0]
     sizes = [source.num_examples or 0 for source in sources]
-    total = sum(n or 0 for n in counts) if name == "train" and shares is not None else sum(sizes)
+    total = max(sum(sizes), sum(n or 0 for n in counts))
     if name == "train" and total < count:
         notes[f"data.paths have {total:,} sequences, and the run reads {count:,}: they come again in the same order "
               "(Megatron-LM without weights has one epoch, and stops)"] = None  # fmt: skip
