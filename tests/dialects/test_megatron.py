@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,7 @@ def example(name: str) -> str:
 NEED = {
     "tp-comm-overlap",
     "overlap-param-gather",
+    "fp8-param-gather",
     "distribute-saved-activations",
     "no-position-embedding",
 }
@@ -330,6 +332,65 @@ def test_words_are_taken_as_argparse_takes_them(words: list[str]) -> None:
         entry = found.entries[name]
         assert value is True or entry.value == value, name
     assert set(found.entries) == set(vars(known))
+
+
+# --- what Megatron refuses --------------------------------------------------------------------------------------------
+
+FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+_CHUNKED = "--num-layers-per-virtual-pipeline-stage"
+
+
+@pytest.mark.parametrize(
+    ("words", "blamed", "mended"),
+    [
+        ("--recompute-granularity full --recompute-method uniform", "--recompute-method", FULL),
+        ("--recompute-granularity full --recompute-num-layers 1", "--recompute-granularity", FULL),
+        ("--recompute-granularity selective --recompute-num-layers 1", "--recompute-num-layers", FULL),
+        ("--recompute-activations --recompute-num-layers 1", "--recompute-num-layers", "--recompute-activations"),
+        ("--recompute-activations --recompute-method block", "--recompute-method", "--recompute-activations"),
+        (f"--tensor-model-parallel-size 2 --sequence-parallel {FULL} --distribute-saved-activations",
+         "--distribute-saved-activations", f"--tensor-model-parallel-size 2 {FULL} --distribute-saved-activations"),
+        ("--tensor-model-parallel-size 2 --recompute-activations --distribute-saved-activations",
+         "--distribute-saved-activations", f"--tensor-model-parallel-size 2 {FULL} --distribute-saved-activations"),
+        ("--fp8-format hybrid --fp8-param-gather", "--fp8-param-gather",
+         "--fp8-format hybrid --fp8-param-gather --use-distributed-optimizer"),
+        (f"--pipeline-model-parallel-size 2 {_CHUNKED} 3", _CHUNKED,
+         f"--pipeline-model-parallel-size 2 {_CHUNKED} 2"),
+        (f"--pipeline-model-parallel-size 2 {_CHUNKED} 8", _CHUNKED,
+         f"--pipeline-model-parallel-size 2 {_CHUNKED} 4"),
+        (f"--num-layers 7 --account-for-loss-in-pipeline-split --pipeline-model-parallel-size 2 {_CHUNKED} 3", _CHUNKED,
+         f"--num-layers 7 --account-for-loss-in-pipeline-split --pipeline-model-parallel-size 2 {_CHUNKED} 1"),
+        (f"{_CHUNKED} 4", _CHUNKED, f"{_CHUNKED} 8"),
+        ("--num-virtual-stages-per-pipeline-rank 2", "--num-virtual-stages-per-pipeline-rank",
+         "--num-virtual-stages-per-pipeline-rank 1"),
+        ("--pipeline-model-parallel-layout 'Et*4|t*4L'", "--pipeline-model-parallel-layout",
+         "--pipeline-model-parallel-layout 'Et*4|t*4L' --pipeline-model-parallel-size 2"),
+        (f"--pipeline-model-parallel-size 2 {_CHUNKED} 2 --no-overlap-p2p-communication", _CHUNKED,
+         f"--pipeline-model-parallel-size 4 {_CHUNKED} 1 --no-overlap-p2p-communication"),
+    ],
+)  # fmt: skip
+def test_what_megatron_refuses_is_an_error_and_the_way_out_is_none(words: str, blamed: str, mended: str) -> None:
+    assert errors(gpt(words)) == [("refused-by-megatron", blamed)]
+    assert errors(gpt(mended)) == []
+
+
+def test_what_versions_before_core_did_not_refuse_is_a_warning_there() -> None:
+    words = "--recompute-granularity full --recompute-method uniform"
+    fork = replace(request(f"torchrun pretrain_gpt.py {LEAST} {words} --zero-stage 1\n"), engine="megatron")
+    for resolved in (gpt(f"{words} --layernorm-epsilon 1e-6"), megatron.read(fork)):
+        assert spec_of(resolved).execution.remat == "full"
+        assert [(p.severity, p.path) for p in resolved.problems if p.code == "refused-by-megatron"] == [
+            ("warning", "--recompute-method")
+        ]
+
+
+def test_a_seed_is_positive() -> None:
+    assert errors(gpt("--seed 0")) == [("bad-value", "--seed")]
+    written = megatron.write(replace(spec_of(gpt()), seed=0), "arguments")
+    assert "--seed" not in written.text
+    assert [(note.path, note.why) for note in written.notes if note.path == "seed"] == [
+        ("seed", "Megatron's seeds are positive; here: 1234")
+    ]
 
 
 # --- launchers --------------------------------------------------------------------------------------------------------
@@ -447,7 +508,7 @@ def test_what_is_written_as_variables_reads_back_as_it_was(spec: RunSpec) -> Non
 
 
 def test_every_reader_s_advice_says_something_of_its_own() -> None:
-    resolved = gpt("--seed x --lr-decay-style y --clip-grad -1 --hidden-dropout 2")
+    resolved = gpt("--lr-warmup-iters x --lr-decay-style y --clip-grad -1 --hidden-dropout 2")
     fixes = [p.fix for p in resolved.problems if p.code == "bad-value"]
     assert fixes == [
         "give a whole number from 0 on",

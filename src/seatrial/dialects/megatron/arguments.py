@@ -261,7 +261,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "train-iters": as_is("steps", count, required=True),
     "train-samples": to("steps", count, "Sequences in all; the steps are this ÷ the global batch."),
     "exit-interval": to("steps", count, "The run ends at the first multiple of it; the schedule does not know."),
-    "seed": as_is("seed", natural, default=1234),
+    "seed": as_is("seed", count, default=1234),
     "init-method-std": as_is("initialization.std", positive, default=0.02),
     "attention-dropout": as_is("dropout.attention", share, default=0.1),
     "hidden-dropout": as_is("dropout.hidden", share, default=0.1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -198,16 +199,43 @@ def _stage_layers(s: Settings, pipeline: int, chunks: int, model: ModelSpec | No
 
 
 def _chunks(s: Settings, pipeline: int, model: ModelSpec | None) -> int:
-    layout = s["pipeline-model-parallel-layout"]
-    if layout is not None and pipeline > 1:
-        with suppress(ValueError):  # `_stage_layers` reports it
-            return max(1, len(stages.of_layout(layout)) // pipeline)
+    """The chunks of the model on each stage; an error where Megatron refuses them."""
+    name = next((name for name in _CHUNKS if s.given(name)), None)
+    if name is None or model is None:
         return 1
-    if s.given("num-virtual-stages-per-pipeline-rank"):
-        return int(s["num-virtual-stages-per-pipeline-rank"])
-    if s.given("num-layers-per-virtual-pipeline-stage") and model is not None:
-        return max(1, int(model.num_layers // pipeline // s["num-layers-per-virtual-pipeline-stage"]))
+    chunks = _CHUNKS[name](s, pipeline, model)
+    least = 3 if s.given("no-overlap-p2p-communication") else 2
+    if chunks > 1 and pipeline < least:
+        without = " and no overlap of their communication" if least > 2 else ""
+        why = f"with {chunks} chunks on a stage{without} Megatron needs {least} stages or more, and has {pipeline}"
+        s.add(name, "error", "refused-by-megatron", why, f"remove it, or give --pipeline-model-parallel-size {least}")
+    return chunks
+
+
+def _chunks_of_layout(s: Settings, pipeline: int, model: ModelSpec) -> int:
+    with suppress(ValueError):  # `_stage_layers` reports it
+        return max(1, len(stages.of_layout(s["pipeline-model-parallel-layout"])) // pipeline)
     return 1
+
+
+def _chunks_of_layers(s: Settings, pipeline: int, model: ModelSpec) -> int:
+    """The chunks by the number of layers of each; the ends of the model may count as layers."""
+    name = "num-layers-per-virtual-pipeline-stage"
+    ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+    layers, each = model.num_layers + sum(s.given(end) for end in ends), s[name]
+    of_a_stage = layers // pipeline
+    if layers % pipeline == 0 and of_a_stage % each:  # stages that differ are found elsewhere
+        why = f"the {of_a_stage} layers of a stage are not divisible into chunks of {each}"
+        s.add(name, "error", "refused-by-megatron", why, f"give a divisor of {of_a_stage}")
+    return max(1, int(of_a_stage // each))
+
+
+# What says how many chunks there are; of several, the first.
+_CHUNKS: Mapping[str, Callable[[Settings, int, ModelSpec], int]] = {
+    "pipeline-model-parallel-layout": _chunks_of_layout,
+    "num-virtual-stages-per-pipeline-rank": lambda s, *_: int(s["num-virtual-stages-per-pipeline-rank"]),
+    "num-layers-per-virtual-pipeline-stage": _chunks_of_layers,
+}
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

@@ -28,11 +28,17 @@ def _without(name: str, *needed: str) -> When:
     return lambda s: s.given(name) and not any(s.given(other) for other in needed)
 
 
+def _granularity(s: Settings) -> str | None:
+    """What is recomputed; --recompute-activations goes before."""
+    return "selective" if s.given("recompute-activations") else s["recompute-granularity"]
+
+
 # An argument, and those of which it needs one.
 _NEEDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("save", ("save-interval", "persistent-save-interval")), ("tp-comm-overlap", ("sequence-parallel",)),
     ("overlap-param-gather", ("use-distributed-optimizer", "use-megatron-fsdp", "use-custom-fsdp")),
     ("overlap-param-gather", ("overlap-grad-reduce",)),
+    ("fp8-param-gather", ("use-distributed-optimizer", "use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp")),
     ("use-precision-aware-optimizer", ("use-distributed-optimizer",)),
     ("use-torch-fsdp2", ("no-gradient-accumulation-fusion",)),
     ("use-torch-fsdp2", ("untie-embeddings-and-output-weights",)),
@@ -68,17 +74,19 @@ REFUSALS: tuple[Refusal, ...] = (
     *((name, _both(name, other), why, f"remove it, or --{other}") for name, other, why in _CONFLICTS),
     ("max-position-embeddings", lambda s: (s["max-position-embeddings"] or 10**12) < (s["seq-length"] or 0),
      "sequences are longer than that", "make it at least --seq-length"),
-    ("recompute-method", lambda s: s["recompute-granularity"] == "selective" and s.given("recompute-method"),
+    ("recompute-method", lambda s: _granularity(s) == "selective" and s.given("recompute-method"),
      "selective recomputation has no method", "remove it, or make the granularity full"),
-    ("recompute-modules", lambda s: s["recompute-granularity"] == "selective" and s["fp8-format"] is not None
+    ("recompute-modules", lambda s: _granularity(s) == "selective" and s["fp8-format"] is not None
      and s["fp8-recipe"] == "delayed" and not set(DISCARDED).isdisjoint(s["recompute-modules"] or ()),
      f"with delayed scales of fp8 there is no recomputation of {' and '.join(DISCARDED)}",
      "remove them, or give --fp8-recipe tensorwise"),
-    ("recompute-granularity", lambda s: s["recompute-granularity"] == "full" and not s.given("recompute-method"),
+    ("recompute-granularity", lambda s: _granularity(s) == "full" and not s.given("recompute-method"),
      "full recomputation needs --recompute-method", "add --recompute-method uniform --recompute-num-layers 1"),
     ("distribute-saved-activations",
      lambda s: s.given("distribute-saved-activations") and s["tensor-model-parallel-size"] == 1,
      "there is no tensor parallelism over which to distribute them", "remove it"),
+    ("distribute-saved-activations", lambda s: s.given("distribute-saved-activations") and _granularity(s) != "full",
+     "only full recomputation distributes them", "remove it, or make the granularity full"),
     ("exp-avg-dtype", lambda s: "bf16" in (s["exp-avg-dtype"], s["exp-avg-sq-dtype"])
      and not s.given("use-precision-aware-optimizer"), "it needs --use-precision-aware-optimizer", "add that"),
     ("main-grads-dtype", lambda s: s.given("accumulate-allreduce-grads-in-fp32") and s["main-grads-dtype"] == "bf16",
@@ -94,6 +102,18 @@ REFUSALS: tuple[Refusal, ...] = (
      lambda s: _without("no-position-embedding", "use-rotary-position-embeddings")(s)
      and s["position-embedding-type"] != "rope",
      "it goes only with rotary positions", "give --position-embedding-type rope"),
+)  # fmt: skip
+
+# What TransformerConfig refuses: versions before core 0.4, and the forks of them, do not.
+REFUSALS_OF_CORE: tuple[Refusal, ...] = (
+    ("recompute-method", lambda s: _granularity(s) == "full"
+     and _without("recompute-method", "recompute-num-layers")(s),
+     "since core 0.4 full recomputation needs --recompute-num-layers", "add --recompute-num-layers 1"),
+    ("recompute-num-layers", lambda s: _granularity(s) == "selective" and s.given("recompute-num-layers"),
+     "since core 0.4 selective recomputation has no number of layers", "remove it, or make the granularity full"),
+    ("distribute-saved-activations", lambda s: s["tensor-model-parallel-size"] > 1
+     and _both("distribute-saved-activations", "sequence-parallel")(s),
+     "with --sequence-parallel they are distributed already", "remove one of the two"),
 )  # fmt: skip
 
 # Where ROCm's scripts do something else than their variables say, or refuse.
@@ -184,6 +204,10 @@ def before(s: Settings) -> None:
     for name, is_so, why, fix in REFUSALS:
         if is_so(s) and not (s.script and name in ("overlap-param-gather", "ckpt-format")):
             s.add(name, "error", "refused-by-megatron", why, fix)
+    severity: Severity = "warning" if s.of_forks or s.is_before("0.4") else "error"
+    for name, is_so, why, fix in REFUSALS_OF_CORE:
+        if is_so(s):
+            s.add(name, severity, "refused-by-megatron", why, fix)
     if not s.script:
         _connections(s)
     length, context = s["seq-length"], s["context-parallel-size"]

@@ -258,7 +258,7 @@ _DECIDED: tuple[tuple[str, str, Callable[[Values], Any]], ...] = (
     ("fp8-format", "TE_FP8", lambda v: "e4m3" if v["TE_FP8"] and v["TE_FP8_RECIPE"] == "mxfp8" else None),
     ("fp8-recipe", "TE_FP8_RECIPE", lambda v: v["TE_FP8_RECIPE"] if v["TE_FP8"] else None),
     ("recompute-granularity", "RECOMPUTE", _when("RECOMPUTE", "full")),
-    ("recompute-method", "", _when("RECOMPUTE", "block")),
+    ("recompute-method", "", _when("RECOMPUTE", "block")), ("recompute-num-layers", "", _when("RECOMPUTE", 80)),
     ("attention-backend", "USE_FLASH_ATTN", lambda v: ATTENTION["flash" if v["USE_FLASH_ATTN"] else "fused"]),
     ("profile", "ENABLE_PROFILING", _when("ENABLE_PROFILING")),
     ("data-path", "DATA_PATH", lambda v: tuple(v["DATA_PATH"].split()) if _reads_files(v) else None),

@@ -26,6 +26,7 @@ _REASONS: Mapping[str, str] = {
     "model.rope_scaling": "--use-rope-scaling has no setting but its factor",
     "model.vocab_size": "the tokenizer decides",
     "epochs": "Megatron counts steps, not epochs",
+    "seed": "Megatron's seeds are positive",
     "topology.device": "a command does not name the device",
     "parallelism": "Megatron numbers its ranks along tensor, context, data and pipeline parallelism, in this order",
     "precision.params_dtype": "Megatron's optimizer updates float32 weights",

@@ -15,7 +15,7 @@ from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import NO_CHANGE, Entry, is_within
 from seatrial.dialects.table.keys import OMIT, Disposition, Key
 from seatrial.dialects.table.suggestions import did_you_mean
-from seatrial.dialects.table.versions import Versions, contradiction, versions
+from seatrial.dialects.table.versions import Versions, contradiction, in_order, versions
 from seatrial.errors import Mark, Problem, Severity, some
 from seatrial.spec import Action, Origin
 
@@ -127,6 +127,11 @@ class Settings:
         since = f" since {self.RELEASE}{known.since}" if known and known.since else ""
         why = f"{self.SYSTEM} has it{since}, Seatrial's own trainer has not, and trains without it"
         return "warning", "not-known-here", why, f"remove it, or run it with --engine {self.ENGINE}"
+
+    def is_before(self, version: str) -> bool:
+        """True if a key is given that is gone since a version."""
+        found = (known.gone for name in self.entries if (known := self.version(name)) and known.gone)
+        return any(in_order(gone) <= in_order(version) for gone in found)
 
     def report_versions(self) -> None:
         """Adds that no version of the system has all of the given keys, and which known ones the newest has no more."""
