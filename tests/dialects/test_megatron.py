@@ -451,12 +451,31 @@ def test_overrides_are_arguments_options_of_torchrun_and_a_preset() -> None:
         ("meta-llama/Meta-Llama-3-8B", 128_256), ("NousResearch/Meta-Llama-3.1-70B", 128_256),
         ("/data/tokenizer_llama3", 128_256), ("meta-llama/Llama-2-7b-hf", 32_000),
         ("/m/llama2/tokenizer.model", 32_000), ("gpt2", 50_257), ("openai/gpt-2", 50_257),
+        ("/data/llama_2025/tokenizers/Meta-Llama-3-8B", 128_256), ("/llama2/to/Llama-3.1-8B/tokenizer.json", 128_256),
+        ("/llama3/data/llama2_tokenizer/tokenizer.model", 32_000), ("/ckpt/llama31-70b", 128_256),
+        ("meta-llama/Llama-3.2-3B", 128_256), ("codellama/CodeLlama-34b-Instruct-hf", 32_000),
         ("mine --vocab-size 1000", 1000),
     ],
 )  # fmt: skip
 def test_the_vocabulary_is_that_of_the_tokenizer(tokenizer: str, vocab_size: int) -> None:
     least = LEAST.replace("NullTokenizer --vocab-size 999", f"HuggingFaceTokenizer --tokenizer-model {tokenizer}")
     assert spec_of(gpt(least=least)).model.vocab_size == vocab_size
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        "openlm-research/open_llama_3b_v2",
+        "huggyllama/llama-30b",
+        "llama3b",
+        "/data/llama_2025/mine",
+        "llama_300M",
+        "llama-v2b",
+    ],
+)
+def test_a_number_of_parameters_or_a_year_is_no_version_of_llama(tokenizer: str) -> None:
+    least = LEAST.replace("NullTokenizer --vocab-size 999", f"HuggingFaceTokenizer --tokenizer-model {tokenizer}")
+    assert errors(gpt(least=least)) == [("unknown-vocabulary", "--tokenizer-model")]
 
 
 # --- what is shipped, and back ----------------------------------------------------------------------------------------

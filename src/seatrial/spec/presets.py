@@ -65,17 +65,25 @@ def same_architecture(model: ModelSpec) -> str | None:
     return next(iter(of_dimensions(model)), None)
 
 
-# Vocabularies of tokenizers that are known by name, with their special tokens.
-_VOCABULARIES = (
-    (re.compile(r"llama-?_?[v]?2|code-?llama|tokenizer_llama2", re.IGNORECASE), 32_000),
-    (re.compile(r"llama-?_?[v]?3|tokenizer_llama3", re.IGNORECASE), 128_256),
-    (re.compile(r"(^|/)gpt-?2(-(medium|large|xl))?$|gpt2bpe", re.IGNORECASE), 50_257),
-    (re.compile(r"mistral-7b-(instruct-)?v0\.[12]$|mixtral-8x7b", re.IGNORECASE), 32_000),
+# Vocabularies of tokenizers that are known by name, with their special tokens. A number behind `llama` is no version
+# where it is one of parameters (open_llama_3b, llama-30b) or a year.
+_VERSION_ENDS = r"(?![0-9]|b(?![a-z]))"
+_VOCABULARIES = tuple(
+    (re.compile(pattern, re.IGNORECASE), size)
+    for pattern, size in (
+        (rf"llama[-_]?v?2{_VERSION_ENDS}|code-?llama", 32_000),
+        (rf"llama[-_]?v?3[1-3]?{_VERSION_ENDS}", 128_256),
+        (r"(^|/)gpt-?2(-(medium|large|xl))?$|gpt2bpe", 50_257),
+        (r"mistral-7b-(instruct-)?v0\.[12]$|mixtral-8x7b", 32_000),
+    )
 )
 _OF_TYPES = {"Llama2Tokenizer": 32_000, "GPT2BPETokenizer": 50_257}
 
 
 def known_vocabulary(kind: str | None, tokenizer: str | None) -> int | None:
-    """The number of tokens of a tokenizer that is known by its name or path, or by its type; else None."""
-    by_name = (size for pattern, size in _VOCABULARIES if tokenizer and pattern.search(tokenizer))
-    return next(by_name, _OF_TYPES.get(kind or ""))
+    """The number of tokens of a tokenizer that is known by its name or path, or by its type; else None.
+
+    Of several names in a path, the last one is the tokenizer's.
+    """
+    named = ((match.end(), size) for pattern, size in _VOCABULARIES for match in pattern.finditer(tokenizer or ""))
+    return max(named, default=(0, _OF_TYPES.get(kind or "")))[1]
