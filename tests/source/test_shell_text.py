@@ -87,6 +87,60 @@ def test_words_and_expansions_are_those_of_a_real_shell(text: str) -> None:
         )
 
 
+_IN_A_SHELL = {
+    "exported": "export A=1\nbash -c 'python train.py $A'",
+    "given": "A=1 bash -c 'python train.py $A ${B:-2}'",
+    "of its own": "A=1\nbash -c 'A=2; A+=3; python train.py $A'",
+    "a default": "A=1\nbash -c 'python train.py ${A:-2} ${A:+3}'",
+    "assigned by default": "A=1\nbash -c 'python train.py ${A:=2} $A'",
+    "expanded outside": 'A=1\nbash -c "python train.py $A"',
+    "unset": "export A=1 B=2\nbash -c 'unset A; python train.py ${A-3} $B'",
+    "two deep": "export A=1\nbash -c 'B=2; export C=3; bash -c \"python train.py \\$A $B \\$C\"'",
+    "a list in one word": 'A=(a "b  c" d)\npython train.py "${A[*]}" "x${A[*]}y" ${A[*]} "${A[@]}"',
+    "an empty list in one word": 'A=()\npython train.py "${A[*]}" "${A[@]}" x',
+    "a list with commas": 'A=(1 2)\nIFS=,\nB="${A[*]}"\nunset IFS\npython train.py $B "${A[*]}"',
+}
+
+
+def printed_by_bash(script: str) -> list[str]:
+    """The words behind the program that bash gives to `python`."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / "python"
+        python.write_text("#!/bin/bash\nprintf '%s\\0' \"${@:2}\"\n", encoding="utf-8")
+        python.chmod(0o755)
+        path = f"{folder}:{os.environ['PATH']}"
+        ran = subprocess.run(["bash"], input=script.encode(), capture_output=True, check=True, env={"PATH": path})
+    return ran.stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("name", _IN_A_SHELL)
+def test_what_a_shell_gets_of_the_one_around_it_and_lists_in_one_word(name: str) -> None:
+    assert argv(shell(_IN_A_SHELL[name]))[-len(printed_by_bash(_IN_A_SHELL[name])) :] == printed_by_bash(
+        _IN_A_SHELL[name]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("bash -c 'python train.py $N'", "2:26"),
+        ("srun -l bash -c 'python train.py $N'", "2:34"),
+        ("bash -c 'bash -c \"python train.py \\$N\"'", "2:35"),
+        ("docker run img bash -c 'python train.py $N'", "2:41"),
+    ],
+)
+def test_what_is_not_exported_does_not_reach_a_script_in_a_word(text: str, at: str) -> None:
+    document = shell(f"N=8\n{text}")
+    assert argv(document)[-1] == "$N"
+    assert findings(document) == [("warning", "not-exported", "$N", at)]
+
+
+def test_what_a_script_in_a_word_does_not_get_and_does_not_name_is_told_where_it_is_assigned() -> None:
+    document = shell("N=8\nexport M=1\nbash -c 'python train.py b'")
+    assert environment(document) == {"M": "1"}
+    assert findings(document) == [("warning", "not-exported", "N", "1:1")]
+
+
 _CONDITIONS = st.sampled_from([
     '[ "$A" = 1 ]', '[[ "$A" == "x" ]]', '[ -z "$B" ]', '[ -n "$E" ]', "[ $A -gt 0 ]", "[[ $A -lt 1 ]]", "true",
     "false", '! [ "$A" = 1 ]', '[ ! "$A" = 1 ]', '[ "$C" = y ] || [ "$A" = 1 ]', '[[ "$A" == 1 && -n "$B" ]]',

@@ -217,8 +217,10 @@ class _Reader:
         program = next((i for i in range(len(texts)) if is_program(texts, i)), None)
         if script is not None and (program is None or script <= program):
             environment = self._environment(argv[: script - 2], given)
-            for inner in self._commands_in(argv[script], environment):
-                self._keep(_Command((*argv[: script - 2], *inner.argv), inner.environment, inner.trains))
+            lost = {name: value for name, value in environment.items() if not _is_handed_down(name, value)}
+            for inner in self._commands_in(argv[script], environment, self._variables.known | given):
+                seen = lost | inner.environment  # what is lost is a finding
+                self._keep(_Command((*argv[: script - 2], *inner.argv), seen, inner.trains))
             return
         environment = self._environment(argv[:program] if program is not None else (), given)
         self._keep(_Command(tuple(argv), environment, program is not None))
@@ -241,13 +243,18 @@ class _Reader:
             why = f"a second training starts here; the first one stands at {self.mark(self._training.offset)}"
             raise self.error(command.offset, "two-commands", why, "keep one of them in this file")
 
-    def _commands_in(self, script: Field, environment: dict[str, Value]) -> Iterable[_Command]:
-        """The commands of a script in a word that may be the one."""
-        outer = self._variables.known, self._training, self._others
-        self._variables.known, self._training, self._others = dict(environment), None, []
+    def _commands_in(
+        self, script: Field, environment: dict[str, Value], around: dict[str, Value]
+    ) -> Iterable[_Command]:  # fmt: skip
+        """The commands of a script in a word that may be the one; its shell gets what is exported to it."""
+        variables = self._variables
+        outer = variables.known, variables.hidden, self._training, self._others
+        variables.known = {name: value for name, value in environment.items() if _is_handed_down(name, value)}
+        variables.hidden = variables.hidden | around
+        self._training, self._others = None, []
         self._script_in(script)
         found = [self._training] if self._training else self._others
-        self._variables.known, self._training, self._others = outer
+        variables.known, variables.hidden, self._training, self._others = outer
         return found
 
     def _script_in(self, pieces: Sequence[Piece]) -> None:
@@ -299,6 +306,11 @@ class _Reader:
         for value in self._variables.known.values():
             value.exported = True
         return _Command((), self._variables.known, False)
+
+
+def _is_handed_down(name: str, value: Value) -> bool:
+    """True if a shell hands a variable down to those that it starts."""
+    return value.exported or name in (*_SET_BY_LAUNCHERS, *_EXPORTED_BEFORE)
 
 
 def _condition(words: Sequence[Word], before: str, joint: str) -> str:
@@ -377,6 +389,9 @@ def _scalar(field: Field, path: str, start: int, reader: _Reader, builder: Build
         if piece.doubt == "unknown":
             why = f"{piece.text} is assigned nowhere in this text, so it stays as written"
             reader.find("warning", piece.offset, "unknown-variable", path, why, "assign it here, or write its value")
+        elif piece.doubt == "hidden":
+            why = f"{piece.text} is assigned outside of this shell, which does not get it, so it stays as written"
+            reader.find("warning", piece.offset, "not-exported", path, why, "export it there, or pass it on")
         elif piece.doubt == "before":
             why = "what it held before this text is not known here, and is taken as nothing"
             reader.find("info", piece.offset, "assumed", path, why, "no change is needed, unless the run needs it")

@@ -23,7 +23,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }  # fmt: skip
 
-Doubt = Literal["", "unknown", "executable", "before"]
+Doubt = Literal["", "unknown", "hidden", "executable", "before"]
 
 
 class Piece(NamedTuple):
@@ -66,6 +66,7 @@ class Variables:
 
     def __init__(self, fail: Fail) -> None:
         self.known: dict[str, Value] = {}
+        self.hidden: dict[str, Value] = {}  # those of the shells around this one, which it does not get
         self._fail = fail
         self._size = 0
 
@@ -159,7 +160,7 @@ class Variables:
             fields = known.fields if part.is_list else known.fields[:1]
             for field in fields:
                 self._count(sum(len(piece.text) + 20 for piece in field), part.offset)
-            return fields
+            return [self._in_one(fields, part.offset)] if part.is_joined else fields
         if kind in ("-", "="):
             value = self._joined(part.default)
             if kind == "=":
@@ -169,7 +170,18 @@ class Variables:
             return [(self._piece("", part.offset, "before"),)]
         if part.name in ("@", "*"):
             return []  # the arguments of the text itself: there are none
-        return [()] if known is not None else [(self._piece(part.written, part.offset, "unknown"),)]
+        if known is not None:
+            return [()]
+        if part.name in self.hidden:
+            self.hidden[part.name].used = True
+            return [(self._piece(part.written, part.offset, "hidden"),)]
+        return [(self._piece(part.written, part.offset, "unknown"),)]
+
+    def _in_one(self, fields: Sequence[Field], offset: int) -> Field:
+        """The fields of a list as one, with the first character of IFS between them."""
+        separator = self.known.get("IFS")
+        between = Piece(text_of(separator.fields[0])[:1] if separator and separator.fields else " ", offset)
+        return tuple(piece for field in fields for piece in (between, *field))[1:]
 
     def _use(self, name: str) -> Value | None:
         """The value of a variable, which counts as used from now on; None where it is not known."""

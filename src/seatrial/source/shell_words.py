@@ -36,7 +36,8 @@ class Variable:
     written: str
     operator: str = ""
     default: tuple[Part, ...] = ()
-    is_list: bool = False  # ${name[@]}
+    is_list: bool = False  # ${name[@]}, ${name[*]}
+    is_joined: bool = False  # "${name[*]}", in quotes: one word
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class Lexer:
         self._at += 1
         parts = self._until('"', start, "the quote that opens here is never closed", quoted=True, depth=depth)
         only = parts[0] if len(parts) == 1 else None
-        if isinstance(only, Variable) and (only.is_list or only.name in "@*"):
+        if isinstance(only, Variable) and not only.is_joined and (only.is_list or only.name in "@*"):
             return parts
         return [Text("", self._places[start], quoted=True), *parts]  # "" is a word, too
 
@@ -267,7 +268,9 @@ class Lexer:
         why = "the ${ that stands here is never closed"
         default = [] if closed else self._until("}", start, why, quoted=quoted, depth=depth)
         written = self._text[start : self._at]
-        return Variable(name, self._places[start], quoted, written, operator or "", tuple(default), bool(index))
+        is_joined = quoted and index == "[*]"
+        place, is_list = self._places[start], bool(index)
+        return Variable(name, place, quoted, written, operator or "", tuple(default), is_list, is_joined)
 
     def _executable(self, start: int, opening: int, *, quoted: bool) -> Executable:
         """The text from `start` to the bracket that closes the one at `start + opening`, whatever is between."""
