@@ -227,6 +227,95 @@ def test_hosts_are_chosen_as_deepspeed_chooses_them() -> None:
     assert min(outcomes.values()) > 1000
 
 
+# --- accelerate -------------------------------------------------------------------------------------------------------
+
+ACCELERATE = "accelerate launch {options} pretrain_gpt.py " + LEAST
+FILE = """compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_GPU
+machine_rank: 0
+main_process_ip: 10.0.0.7
+main_process_port: 29501
+num_machines: 2
+num_processes: 16
+same_network: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "file", "expected"),
+    [
+        ("--multi_gpu --num_processes 16 --num_machines 2 --machine_rank 0", None, (2, 8)),
+        ("--num-processes=16 --num-machines=4", None, (4, 4)),
+        ("--num_processes 4 --mixed_precision bf16", None, (1, 4)),
+        ("--config_file hosts", FILE, (2, 8)),
+        ("--config_file hosts", '{"num_machines": 4, "num_processes": 16, "distributed_type": "MULTI_GPU"}', (4, 4)),
+        ("--config_file hosts --num_processes 8", FILE, (2, 4)),
+        ("--config-file hosts --num_machines 1", FILE, (1, 16)),
+        ("--config_file=hosts --num_processes 8", "num_machines: 1\nnum_processes: -1\n", (1, 8)),
+        ("--config_file nowhere --num_processes 16 --num_machines 2", None, (2, 8)),
+    ],
+)
+def test_accelerate_says_how_many_processes_its_machines_share(
+    options: str, file: str | None, expected: tuple[int, int], here: Path
+) -> None:
+    for before in ("", "srun -N 2 "):
+        resolved = read(here, before + ACCELERATE.format(options=options), hostfile=file)
+        assert machines(resolved) == expected
+        assert not [p for p in resolved.problems if p.code == "devices-not-stated"]
+    module = ACCELERATE.format(options=options).replace("accelerate launch", "python -m accelerate.commands.launch")
+    assert machines(read(here, module, hostfile=file)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "why"),
+    [
+        ("", (1, 8), "a process for each device of its node"),
+        ("--num_machines 2", (2, 8), "a process for each device of its node"),
+        ("--config_file nowhere", (1, 8), "no nowhere here"),
+        ("--config_file nowhere --num_processes 16", (1, 16), "no nowhere here"),
+    ],
+)
+def test_what_accelerate_does_not_say_is_asked_for(
+    options: str, expected: tuple[int, int], why: str, here: Path
+) -> None:
+    resolved = read(here, ACCELERATE.format(options=options))
+    assert machines(resolved) == expected
+    assert why in found(resolved, "devices-not-stated").why
+
+
+def test_where_accelerate_s_first_machine_is_stands_in_its_options_or_its_file(here: Path) -> None:
+    options = "--config_file hosts --main_process_ip n0"
+    spec = read(here, ACCELERATE.format(options=options), hostfile=FILE).spec
+    assert spec is not None
+    assert (spec.distributed.coordinator_host, spec.distributed.coordinator_port) == ("n0", 29501)
+
+
+@pytest.mark.parametrize(
+    ("options", "file", "code", "at"),
+    [
+        ("--num_processes $N", None, "bad-value", "run.sh:1:35"),
+        ("--num_processes --multi_gpu", None, "missing-value", "run.sh:1:19"),
+        ("--config_file hosts", "num_machines: two\n", "bad-value", "hosts:1:15"),
+        ("--config_file hosts", "num_machines: [2\n", "bad-yaml", "hosts:1:15"),
+    ],
+)
+def test_what_is_wrong_before_or_in_accelerate_s_file_is_an_error_there(
+    options: str, file: str | None, code: str, at: str, here: Path
+) -> None:
+    resolved = read(here, ACCELERATE.format(options=options), hostfile=file)
+    assert resolved.spec is None
+    assert (found(resolved, code).severity, str(found(resolved, code).mark)[-len(at) :]) == ("error", at)
+
+
+def test_a_file_of_accelerate_s_that_the_script_writes_is_read(here: Path) -> None:
+    written = "printf 'num_machines: %s\\nnum_processes: %s\\n' 2 $((2 * 4)) > acc.yaml"
+    run = captured(here, f"{written}\n{ACCELERATE.format(options='--config_file acc.yaml')}\nrm acc.yaml")
+    (training,) = trainings(run)
+    here.joinpath("run.json").write_text(json.dumps(document(run, training)))
+    resolved = read_checked(ConfigArguments(config=here / "run.json"), action="check", engine=None)
+    assert machines(resolved) == (2, 4)
+
+
 # --- mpirun -----------------------------------------------------------------------------------------------------------
 
 
@@ -256,6 +345,20 @@ def test_mpirun_says_in_several_ways_how_many_are_on_a_node(
     resolved = read(here, f"mpirun --allow-run-as-root {options} -x A=1 python pretrain_gpt.py {LEAST}")
     assert machines(resolved) == expected
     assert not [p for p in resolved.problems if p.code == "devices-not-stated"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-np 16 -H a:8,b:8", (2, 8)),
+        ("--num-proc 8 --hosts a:4,b:4", (2, 4)),
+        ("-np 4", (1, 4)),
+        ("-np 4 -hostfile hosts", (2, 2)),
+    ],
+)
+def test_horovodrun_says_it_as_mpirun_does(options: str, expected: tuple[int, int], here: Path) -> None:
+    command = f"horovodrun {options} python pretrain_gpt.py {LEAST}"
+    assert machines(read(here, command, hostfile="a slots=2\nb slots=2\n")) == expected
 
 
 @pytest.mark.parametrize("options", ["-np 16 --hostfile nowhere", "-np 16 -H a:4,b:16", "-np 16 -H a,b"])

@@ -31,9 +31,12 @@ REAL = ("env", "timeout", "nohup", "nice", "stdbuf", "time", "taskset", "printen
 SCRIPTS = (".sh", ".bash", ".py", ".slurm", ".sbatch")
 # Start a training; what stands behind their options is not looked at here.
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer", "horovodrun")
-# Read a file that lists machines; DeepSpeed's one where none is named.
-HOSTFILE_READERS = {"deepspeed", "deepspeed.launcher.runner", "mpirun", "mpiexec", "orterun", "prterun"}
-HOSTFILES, JOB_HOSTFILE = ("-H", "--hostfile", "-hostfile", "-machinefile", "--machinefile"), "/job/hostfile"
+# Read a file that says on which machines they start processes; DeepSpeed's one where none is named.
+HOSTFILE_READERS = {
+    "deepspeed", "deepspeed.launcher.runner", "mpirun", "mpiexec", "orterun", "prterun", "horovodrun", "accelerate",
+}  # fmt: skip
+HOSTFILES = ("-H", "--hostfile", "-hostfile", "-machinefile", "--machinefile", "--config_file", "--config-file")
+JOB_HOSTFILE = "/job/hostfile"
 # Start the command inside them: with all of its environment, or with only the variables that they are given.
 KEEPING = (
     "srun", "salloc", "mpirun", "mpiexec", "orterun", "prterun", "prun", "aprun", "jsrun", "flux", "nsys", "ncu",
@@ -114,7 +117,7 @@ def record(words: Words, kind: str, before: Sequence[str] = (), text: str = "") 
 
 
 def hostfiles(words: Sequence[str]) -> dict[str, str]:
-    """The text of the file that lists the machines of deepspeed or mpirun, by its path as it is written."""
+    """The text of the file that tells deepspeed, mpirun or accelerate its machines, by its path as it is written."""
     named = {word.rpartition("/")[2] for word in words}
     if not named & HOSTFILE_READERS:
         return {}

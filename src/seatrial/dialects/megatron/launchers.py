@@ -1,4 +1,4 @@
-"""The launcher before a Megatron command: torchrun, DeepSpeed's runner, srun, mpirun, or nothing that is seen.
+"""The launcher before a Megatron command: torchrun, DeepSpeed's runner, accelerate, srun, mpirun, or none that is seen.
 
 Each says in its own way how many nodes there are, and how many processes each has, one a device; here these become
 torchrun's `nnodes` and `nproc_per_node`. Where none says it, `Settings.unstated` has the reason.
@@ -18,11 +18,14 @@ from seatrial.dialects.megatron.script import ASSUMED_DEVICES
 from seatrial.dialects.megatron.settings import ALL, TORCHRUN, Settings, groups
 from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.suggestions import did_you_mean
-from seatrial.source import Document, Node
+from seatrial.errors import InputError
+from seatrial.source import Document, Node, parse
 
 _TORCHRUN = ("torchrun", "torch.distributed.launch", "torch.distributed.run")
 _DEEPSPEED = ("deepspeed", "deepspeed.launcher.runner")
-_MPIRUN = ("mpirun", "mpiexec", "orterun", "prterun")
+_ACCELERATE = ("accelerate-launch", "accelerate.commands.launch")
+_MPIRUN = ("mpirun", "mpiexec", "orterun", "prterun", "horovodrun")
+_KNOWN = "torchrun, deepspeed, accelerate, srun, mpirun and horovodrun"
 _NNODES, _NPROC = f"{TORCHRUN}nnodes", f"{TORCHRUN}nproc_per_node"
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}  # torchrun's
 _OPTIONS = tuple(f"--{name}" for name in LAUNCHER)
@@ -37,8 +40,11 @@ def take_launcher(found: Settings, words: Sequence[Node], document: Document) ->
     """Takes what the words before the program say of nodes and processes."""
     names = [program(word) for word in words]
     place = next((i for i, name in enumerate(names) if name in (*_TORCHRUN, *_DEEPSPEED)), None)
+    accelerate = next((i for i in range(len(names)) if _is_accelerate(names, i)), None)
     if place is not None and names[place] in _DEEPSPEED:
         _take_deepspeed(found, words[place], words[place + 1 :], document)
+    elif place is None and accelerate is not None:
+        _take_accelerate(found, words[accelerate], words[accelerate + 1 :], document)
     elif place is not None:
         for option, values in groups(words[place + 1 :]):
             if option is not None:  # else it is an interpreter or a wrapper
@@ -64,7 +70,7 @@ def take_world(found: Settings, stated: Mapping[str, Entry]) -> None:
     each = stated.get("LOCAL_WORLD_SIZE")
     world = int(entry.text) if entry and entry.text.isdecimal() else 0
     if entry is None or world < 1:
-        found.unstated = _unstated("neither torchrun, deepspeed, srun nor mpirun starts it, and no WORLD_SIZE is given")
+        found.unstated = _unstated(f"none of {_KNOWN} starts it, and no WORLD_SIZE is given")
         return
     of_node = int(each.text) if each and each.text.isdecimal() and int(each.text) else min(world, ASSUMED_DEVICES)
     if world % of_node == 0:
@@ -78,8 +84,13 @@ def _unstated(why: str) -> str:
     return f"nothing says how many devices a node has ({why}), so that one is assumed"
 
 
+def _word(key: str, word: Node) -> Entry:
+    """A launcher itself, for findings about what no option of it says."""
+    return Entry(key=key, value="", text="", mark=word.mark, key_mark=word.mark)
+
+
 def _hostfile(path: str, document: Document) -> str | None:
-    """The text of a hostfile, if it is in a captured file or on this machine."""
+    """The text of a launcher's file, if it is in a captured file or on this machine."""
     captured = document.root.members["files"].members if "files" in document.root.members else {}
     return hostfiles.text_of(path, {name: str(node.value) for name, node in captured.items()}, document.folder)
 
@@ -93,6 +104,19 @@ def _take_machines(found: Settings, entry: Entry, nodes: int, each: int) -> None
     """Takes a number of nodes and of processes on each, both from one place."""
     for name, value in ((_NNODES, nodes), (_NPROC, each)):
         found.take(name, replace(entry, value=str(value), text=str(value)))
+
+
+def _options(found: Settings, words: Sequence[Node], known: Mapping[str, str]) -> Iterator[tuple[str, Entry]]:
+    """The options of a launcher that matter here, by what they say."""
+    for option, values in groups(words):
+        written, equals, value = str(option.value).partition("=") if option else ("", "", "")
+        if option is None or written not in known:
+            continue
+        if not equals and not values:
+            found.report(option, written, "missing-value", "its value is missing", "write it after the option")
+        else:
+            node, said = (option, value) if equals else (values[0], str(values[0].value))
+            yield known[written], Entry(key=written, value=said, text=said, mark=node.mark, key_mark=node.mark)
 
 
 # --- torchrun ---------------------------------------------------------------------------------------------------------
@@ -139,11 +163,11 @@ _OF_RUNNER = {  # its options that matter here
 
 def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], document: Document) -> None:
     """The machines that DeepSpeed's runner takes: those of its hostfile, or this node where there is none."""
-    given = dict(_options_of_runner(found, words))
+    given = dict(_options(found, words, _OF_RUNNER))
     for name in ("master_addr", "master_port"):
         if name in given:
             found.take(f"{TORCHRUN}{name}", given[name])
-    itself = Entry(key="deepspeed", value="", text="", mark=runner.mark, key_mark=runner.mark)
+    itself = _word("deepspeed", runner)
     file = given.get("hostfile")
     path = file.text if file else hostfiles.JOB_HOSTFILE
     text = _hostfile(path, document)
@@ -173,19 +197,6 @@ def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], docume
         found.problems.append((file or itself).problem("error", "uneven-nodes", why, fix))
         return
     _take_machines(found, file or itself, len(sizes), next(iter(sizes.values())))
-
-
-def _options_of_runner(found: Settings, words: Sequence[Node]) -> Iterator[tuple[str, Entry]]:
-    """Those that matter here, by what they say."""
-    for option, values in groups(words):
-        written, equals, value = str(option.value).partition("=") if option else ("", "", "")
-        if option is None or written not in _OF_RUNNER:
-            continue
-        if not equals and not values:
-            found.report(option, written, "missing-value", "its value is missing", "write it after the option")
-        else:
-            node, said = (option, value) if equals else (values[0], str(values[0].value))
-            yield _OF_RUNNER[written], Entry(key=written, value=said, text=said, mark=node.mark, key_mark=node.mark)
 
 
 def _selection(given: Mapping[str, Entry]) -> hostfiles.Selection:
@@ -223,9 +234,57 @@ def _without_hostfile(found: Settings, entry: Entry, path: str, by: hostfiles.Se
     _take_machines(found, entry, max(1, by.num_nodes), ASSUMED_DEVICES)
 
 
+# --- accelerate -------------------------------------------------------------------------------------------------------
+
+# Its options that matter here, with _ or -; all but the first are keys of its file, too.
+_NAMES = ("config_file", "num_machines", "num_processes", "main_process_ip", "main_process_port")
+_OF_ACCELERATE = {f"--{written}": name for name in _NAMES for written in (name, name.replace("_", "-"))}
+
+
+def _is_accelerate(names: Sequence[str], place: int) -> bool:
+    return names[place] in _ACCELERATE or tuple(names[place : place + 2]) == ("accelerate", "launch")
+
+
+def _take_accelerate(found: Settings, launcher: Node, words: Sequence[Node], document: Document) -> None:
+    """Takes the number of processes, which all machines share, by its options or by the file that they name."""
+    given = dict(_options(found, words, _OF_ACCELERATE))
+    file = given.get("config_file")
+    text = _hostfile(file.text, document) if file else None
+    stated = {**(_stated_in(found, file.text, text) if file and text is not None else {}), **given}
+    for name, option in (("main_process_ip", "master_addr"), ("main_process_port", "master_port")):
+        if name in stated:
+            found.take(f"{TORCHRUN}{option}", stated[name])
+    machines, processes = stated.get("num_machines"), stated.get("num_processes")
+    if wrong := next((entry for entry in (machines, processes) if entry and not entry.text.isdecimal()), None):
+        found.take(_NNODES if wrong is machines else _NPROC, wrong)  # which says what is wrong with it
+        return
+    if file and text is None and not (machines and processes):
+        found.unstated = (
+            f"there is no {file.text} here, which may say how many machines and processes accelerate starts"
+        )
+    elif not processes:
+        found.unstated = "accelerate starts a process for each device of its node, and nothing says how many it has"
+    nodes = max(1, int(machines.text)) if machines else 1
+    each = max(1, int(processes.text) // nodes) if processes else ASSUMED_DEVICES
+    if found.unstated:
+        found.unstated += f": {nodes} × {each} are assumed"
+    _take_machines(found, processes or machines or file or _word("accelerate launch", launcher), nodes, each)
+
+
+def _stated_in(found: Settings, path: str, text: str) -> Mapping[str, Entry]:
+    """The same in accelerate's file, which is YAML or JSON; -1 is a number that the command says."""
+    try:
+        members = parse(text, file=path, is_json=text.lstrip().startswith("{")).root.members
+    except InputError as error:
+        found.problems += error.problems
+        return {}
+    named = {name: Entry.of(name, members[name]) for name in _NAMES[1:] if name in members}
+    return {name: entry for name, entry in named.items() if entry.value not in (None, -1)}
+
+
 # --- mpirun -----------------------------------------------------------------------------------------------------------
 
-_ALL_PROCESSES = ("-np", "--np", "-n", "-c")
+_ALL_PROCESSES = ("-np", "--np", "-n", "-c", "--num-proc")
 _OF_A_NODE = ("-npernode", "--npernode", "-N", "-ppn", "--ppn", "-perhost")
 _HOSTS = ("-H", "-host", "--host", "-hosts", "--hosts")
 _HOSTFILE = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
@@ -237,7 +296,7 @@ _Given = Mapping[str, tuple[str, Node]]  # option → (value, the word that has 
 
 
 def _take_mpirun(found: Settings, words: Sequence[Node], document: Document) -> None:
-    """Takes the number of processes that mpirun starts, one for each device, and how many of them are on a node.
+    """Takes the number of processes that mpirun, or horovodrun, starts, one a device, and how many are on a node.
 
     Where it does not give the latter, its list of hosts may, which it fills one after the other; else all are on one.
     """
@@ -254,7 +313,13 @@ def _take_mpirun(found: Settings, words: Sequence[Node], document: Document) -> 
     of_a_node = int(each[0]) if each else _on_hosts(found, given, processes, document)
     if of_a_node and processes % of_a_node == 0:
         for name, value, at in ((_NNODES, processes // of_a_node, total), (_NPROC, of_a_node, each or total)):
-            entry = Entry(key="mpirun -np", value=str(value), text=str(value), mark=at[1].mark, key_mark=at[1].mark)
+            entry = Entry(
+                key=f"{program(words[start])} -np",
+                value=str(value),
+                text=str(value),
+                mark=at[1].mark,
+                key_mark=at[1].mark,
+            )
             found.take(name, entry)
 
 
