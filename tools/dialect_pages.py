@@ -63,7 +63,9 @@ PAGES: dict[str, Page] = {
     "megatron": Page(
         title="Megatron-LM", module="megatron",
         intro="A command that starts `pretrain_gpt.py`, with its arguments (here without `--`), or the variables (in "
-        f"capitals) of ROCm's `train_llama3.sh`. {_CONTAINER}",
+        "capitals) of ROCm's `train_llama3.sh`. How many nodes and devices there are, its launcher says: torchrun, "
+        "DeepSpeed's runner, `accelerate launch`, srun, mpirun or horovodrun, and the file that `--hostfile` or "
+        f"accelerate's `--config_file` names, where it is there. {_CONTAINER}",
     ),
     "nxdt": Page(
         title="NxDT", module="nxdt",
