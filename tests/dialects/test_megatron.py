@@ -526,6 +526,30 @@ def test_what_is_written_as_variables_reads_back_as_it_was(spec: RunSpec) -> Non
     assert_round_trip(partial(megatron.write, style="environment"), megatron.read, spec)
 
 
+@pytest.mark.parametrize(
+    ("launcher", "words", "needy"),
+    [
+        ("--nproc_per_node 1", "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --ckpt-format "
+         "fsdp_dtensor --fp8-format hybrid --fp8-param-gather", "--fp8-param-gather"),
+        ("--nproc_per_node 1", "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --ckpt-format "
+         "fsdp_dtensor --overlap-param-gather --overlap-grad-reduce", "--overlap-param-gather"),
+        ("--nproc_per_node 8", "--sequence-parallel --tp-comm-overlap", "--tp-comm-overlap"),
+    ],
+)  # fmt: skip
+def test_an_argument_is_not_written_without_the_one_that_it_needs(launcher: str, words: str, needy: str) -> None:
+    spec = spec_of(gpt(words, launcher))
+    assert needy in spec.execution.engine_keys
+    assert needy not in megatron.write(spec).text  # nothing is split or sharded, so the other is not written either
+
+
+def test_chunks_of_one_stage_are_not_written() -> None:
+    spec = spec_of(gpt())
+    written = megatron.write(replace(spec, parallelism=replace(spec.parallelism, virtual_pipeline=2)))
+    assert [note.path for note in written.notes if note.path.startswith("parallelism")] == [
+        "parallelism.virtual_pipeline"
+    ]
+
+
 def test_every_reader_s_advice_says_something_of_its_own() -> None:
     resolved = gpt("--lr-warmup-iters x --lr-decay-style y --clip-grad -1 --hidden-dropout 2")
     fixes = [p.fix for p in resolved.problems if p.code == "bad-value"]

@@ -276,7 +276,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "num-layers-per-virtual-pipeline-stage": to("parallelism.virtual_pipeline", count, "Layers of a model chunk."),
     "num-virtual-stages-per-pipeline-rank": to(
         "parallelism.virtual_pipeline", count,
-        only=lambda s: s.parallelism.virtual_pipeline > 1,
+        only=lambda s: s.parallelism.virtual_pipeline > 1 < s.mesh["pipeline"],
     ),
     "decoder-first-pipeline-num-layers": to("parallelism.stage_layers", natural, "Layers of the first stage; the "
                                             "others share the rest.", write=partial(end_of, end=0)),

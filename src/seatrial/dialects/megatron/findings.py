@@ -34,7 +34,7 @@ def _granularity(s: Settings) -> str | None:
 
 
 # An argument, and those of which it needs one.
-_NEEDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+NEEDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("save", ("save-interval", "persistent-save-interval")), ("tp-comm-overlap", ("sequence-parallel",)),
     ("overlap-param-gather", ("use-distributed-optimizer", "use-megatron-fsdp", "use-custom-fsdp")),
     ("overlap-param-gather", ("overlap-grad-reduce",)),
@@ -70,7 +70,7 @@ _CONFLICTS = (
 
 REFUSALS: tuple[Refusal, ...] = (
     *((name, _without(name, *others), f"it needs {' or '.join(f'--{other}' for other in others)}",
-       f"add --{others[0]}, or remove it") for name, others in _NEEDS),
+       f"add --{others[0]}, or remove it") for name, others in NEEDS),
     *((name, _both(name, other), why, f"remove it, or --{other}") for name, other, why in _CONFLICTS),
     ("max-position-embeddings", lambda s: (s["max-position-embeddings"] or 10**12) < (s["seq-length"] or 0),
      "sequences are longer than that", "make it at least --seq-length"),

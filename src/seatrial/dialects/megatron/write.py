@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, is_sharded
+from seatrial.dialects.megatron.findings import NEEDS
 from seatrial.dialects.megatron.script import NETWORK, VARIABLES, written_variables
 from seatrial.dialects.megatron.settings import Settings, is_passed_on
 from seatrial.dialects.table import engine_keys, written
@@ -89,7 +90,14 @@ def command(spec: RunSpec) -> tuple[dict[str, str], list[list[str]], list[list[s
     own = engine_keys.words(spec.execution.engine_keys)
     replaced = {name for name, *_ in own}
     arguments = [words for words in _words(spec, ARGUMENTS) if words[0] not in replaced]
+    given = {name for name, *_ in (*arguments, *own)}
+    own = [words for words in own if _has_its_needs(words[0], given)]
     return environment, list(_words(spec, LAUNCHER)), [*arguments, *own]
+
+
+def _has_its_needs(name: str, given: Collection[str]) -> bool:
+    """True if Megatron takes an argument beside the others: some need one that a run on one device has not."""
+    return all(any(f"--{other}" in given for other in others) for needy, others in NEEDS if name == f"--{needy}")
 
 
 def _words(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[list[str]]:
