@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,22 @@ WHOLE = [*MEGATRON_STARTS, *megatron(1, 50, 50), MARKER]
 MAXTEXT_STARTS = ["System Information: Jax Version: 0.7.0", "Num_devices: 4, shape (1, 4)", "Config param steps: 50"]
 RESTORED = "restoring from this run's directory step {}"
 NANOCHAT_STARTS = "2025-10-16 20:17:42,749 - nanochat.common - INFO - Distributed world size: 8"
+
+
+def begins(pid: int) -> list[str]:
+    """The first lines of a job, of which no trainer's table knows any."""
+    return [
+        "+ torchrun --nproc_per_node 4 --master_port 29500 train.py --config run.yaml",
+        "> initializing torch distributed ...",
+        f"node4:{pid}:{pid} [0] NCCL INFO Bootstrap : Using eth0:10.0.0.4<0>",
+        "NCCL version 2.21.5+cuda12.4",
+        f"wandb: Run data is saved locally in /runs/wandb/run-20260301_{pid}-ab1cd2ef",
+        "loading the tokenizer and 12 shards of tokens",
+    ]
+
+
+EVALUATES = ["***** evaluation *****", "  num examples: 400", "  batches of 8", "the evaluation loss is 3.021"]
+PARTS = ["saving the weights to /runs/final", "wandb: Run summary:", "wandb: loss 0.42", "wandb: Synced 4 files"]
 
 
 def nanochat(steps: int) -> list[str]:
@@ -186,6 +203,34 @@ CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
         "pass", [*WHOLE, *(line.replace(" 50", " None") for line in MEGATRON_STARTS)], None,
     ),
     "the whole run, then programs that evaluate it": ("pass", [*nanochat(50), NANOCHAT_STARTS, NANOCHAT_STARTS], None),
+    "the whole run, then its first lines again": ("inconclusive", [*begins(811), *WHOLE, *begins(952)], None),
+    "the whole run, then some of its first lines again": (
+        "inconclusive", [*begins(811), *maxtext(0, 49), *PARTS, *begins(952)[:3]], OF_50,
+    ),
+    "the whole run, then its first lines, and an error": (
+        "died", [*begins(811), *maxtext(0, 49), *begins(952), OOM], OF_50,
+    ),
+    "the whole run, then its first lines, and that it failed": (
+        "died", [*begins(811), *maxtext(0, 49), *begins(952), EXIT_1], OF_50,
+    ),
+    "the whole run, then its first lines, and its end": (
+        "pass", [*begins(811), *WHOLE, *begins(952), MARKER], None,
+    ),
+    "the whole run, then two of its first lines again": (
+        "pass", [*begins(811), *maxtext(0, 49), *begins(952)[:2]], OF_50,
+    ),
+    "the whole run, then a program that begins as it does": (
+        "pass", [*begins(811), *maxtext(0, 49), *begins(952), *EVALUATES], OF_50,
+    ),
+    "a restart, and then its first lines again": (
+        "inconclusive", [*begins(811), *maxtext(0, 30), OOM, *begins(952), *maxtext(20, 49), *begins(963)], OF_50,
+    ),
+    "an evaluation before, between and behind the steps": (
+        "pass", [*begins(811), *EVALUATES, *maxtext(0, 24), *EVALUATES, *maxtext(25, 49), *EVALUATES], OF_50,
+    ),
+    "an evaluation before and behind the steps": (
+        "pass", [*begins(811), *EVALUATES, *maxtext(0, 49), *EVALUATES], OF_50,
+    ),
     "main.log with an evaluation out of turn": ("pass", main_log(49), None),
     "main.log with evaluations in turn": ("inconclusive", main_log(39), None),
     "main.log that is cut": ("inconclusive", main_log(49, end=False), None),
@@ -237,6 +282,16 @@ def test_the_right_outcome(name: str) -> None:
     assert found.outcome == outcome, found.headline
     if outcome != "pass":
         assert found.exit_code != 0
+
+
+@pytest.mark.parametrize("last", [0, 2, 3, 6])
+def test_a_long_log_that_ends_as_it_began(last: int, tmp_path: Path) -> None:
+    """Its steps are read many at once, and some lines of its beginning come between them as well."""
+    body = [line for n in range(0, 300, 50) for line in (*megatron(n + 1, n + 50, 300), begins(n)[1], "a word")]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*begins(811), *body, *begins(952)[:last], ""]), encoding="utf-8")
+    measured = metrics.measure(logs.read([path]), None)
+    assert measured.completion.perhaps_idle == (last > 3)  # the second of them is none that tells
 
 
 def test_a_log_that_is_cut_anywhere_never_passes() -> None:

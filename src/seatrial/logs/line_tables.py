@@ -35,9 +35,8 @@ class Tables:
         self.family_of = {note: family.name for family in families for note in family.notes}
         self.known: dict[bytes, LineTables] = {}
 
-    def of(self, line: str) -> LineTables:
-        """The tables that have a word in a line."""
-        skeleton = skeleton_of(line)
+    def of(self, skeleton: bytes) -> LineTables:
+        """The tables that have a word in a line of this skeleton."""
         tables = self.known.get(skeleton)
         if tables is None:
             tables = self._look_up(skeleton)

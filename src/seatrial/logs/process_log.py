@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from seatrial.events import IN_ORDER, TOTALS, Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
 from seatrial.logs.grammar import Family, Meaning, Note
 from seatrial.logs.numbers import commas_for, commas_of, quantity
+from seatrial.logs.opening import Opening
 from seatrial.recording import Steps
 
 # A step that comes again so few steps later, with the same loss, is another rank's copy and no new attempt.
@@ -31,15 +32,23 @@ _new, _set = object.__new__, object.__setattr__
 class ProcessLog:
     """One process of a log: `step`, `note` and `finish` return the events that follow from what was read.
 
-    `processes` are all of the log: what processes say that report no steps is said for those that do.
+    `processes` are all of the log: what processes say that report no steps is said for those that do. `opening` is that
+    of the whole log, whoever prints its lines.
     """
 
     def __init__(
-        self, process: int, source: str, host: str, num_ranks: int | None, processes: Mapping[int, ProcessLog]
+        self,
+        process: int,
+        source: str,
+        host: str,
+        num_ranks: int | None,
+        processes: Mapping[int, ProcessLog],
+        opening: Opening | None = None,
     ) -> None:
         self.process = process
         self._num_ranks = num_ranks
         self._processes = processes
+        self._opening = opening or Opening()
         self._source = source
         self._host = host
         self.wall_time = 0.0
@@ -242,6 +251,7 @@ class ProcessLog:
         totals = {name: value for name, value in known.items() if math.isfinite(value)}
         started = () if reason in IN_ORDER else self._started_in_vain()
         self._launched = False
+        self._opening.end()
         end = RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=evidence, totals=totals or None)
         return (*started, end)
 
@@ -288,15 +298,19 @@ class ProcessLog:
     def _started_in_vain(self) -> Sequence[Event]:
         """The start of a training that did no step, though it was to do some; none where there is no such.
 
-        One that neither says so nor how many steps it plans may be any program: one that evaluates, converts, samples.
+        One that neither says so nor how many steps it plans, nor prints what this log began with and nothing else, may
+        be any program: one that evaluates, converts, samples.
         """
         planned = self._facts.get("planned_steps")
-        if not self._launched or self.family is None or not (self._trains or planned or "planned_by" in self._facts):
+        trains = self._launched and (self._trains or planned or "planned_by" in self._facts)
+        if self.family is None or not (trains or self._opening.comes_again):
             return ()
-        last_planned = self.family.counted_from + planned - 1 if planned else self._last
+        last = self._last if self._total is None else self._total
+        last_planned = self.family.counted_from + planned - 1 if planned else last
         if self._restored is not None and self._restored >= last_planned:
             return ()  # nothing was left to do
-        self._facts = self._facts_before  # what this one says of itself may be another program's
+        if self._launched:
+            self._facts = self._facts_before  # what this one says of itself may be another program's
         return (self._start(self.family, self._total, timed=self._clock == "log", said={"start_inferred": True}),)
 
     def _is_copy(self, step: int, seconds: float | None, loss: float | None) -> bool:

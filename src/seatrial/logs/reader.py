@@ -32,6 +32,7 @@ from seatrial.logs.lines import (
     without_echo,
 )
 from seatrial.logs.numbers import find_time, seconds_since_epoch, stated_time
+from seatrial.logs.opening import Opening
 from seatrial.logs.process_log import ProcessLog
 from seatrial.logs.step_lines import Line, Remark, is_cut, readings_of, remarks_of
 from seatrial.logs.step_numbers import numbered
@@ -74,6 +75,7 @@ class Reader:
         self._vary: set[str] = set()
         self._learnt_at = self._in_vain = 0
         self._faults = FaultScanner()
+        self._opening = Opening()
         self._had_fault = False  # since the last step
         self._step_time = self._stated = 0.0  # of the last step, and of the last fault after it
         self._number = 0
@@ -103,7 +105,8 @@ class Reader:
         events = self._by_pattern(line, self._patterns[:1])
         if events is not None:
             return events
-        tables = self._tables.of(line)
+        skeleton = skeleton_of(line)
+        tables = self._tables.of(skeleton)
         if tables.families:
             events = self._by_pattern(line, self._patterns[1:])
             if events is not None:
@@ -114,8 +117,13 @@ class Reader:
         carried = self._line if line[:1] == "\r" and self._line_at == self._number - 1 else ""
         self._line, self._line_at = carried or line, self._number
         if self._is_quiet(line, tables):
+            self._opening.hear(skeleton)
             return ()
-        return [event for text in split_line(line) for event in self._by_tables(text, tables)]
+        num_told = self._opening.num_told
+        found = [event for text in split_line(line) for event in self._by_tables(text, tables)]
+        if self._opening.num_told == num_told:
+            self._opening.hear(skeleton)
+        return found
 
     def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event | Steps]]:
         """The events of many lines, some at a time; step lines of one pattern are read by columns, which is faster."""
@@ -181,6 +189,8 @@ class Reader:
         if log is None or not log.are_usual(np.asarray(values[pattern.step]), pattern.total):
             return ()
         timed = pattern.time is not None
+        if self._opening.waits:
+            self._opening.step()
         if self._in_columns:
             return (log.go_on_in_columns(pattern.in_columns(values), timed=timed),)
         steps = pattern.make_all(*values)
@@ -199,6 +209,8 @@ class Reader:
                 printed_by = log if pattern.rank is None else self._logs.get(step.process)
                 if printed_by is None:
                     return None
+                if self._opening.waits:
+                    self._opening.step()
                 before: Sequence[Event] = ()
                 if self._held or self._had_fault:
                     before = [*self._release(family), *(self._progressed() if self._had_fault else ())]
@@ -237,7 +249,8 @@ class Reader:
     def _says_nothing(self, printed: str) -> bool:
         """True if the tables are known to have nothing to say of a line, which may have codes."""
         line = without_codes(printed) if "\x1b" in printed else printed
-        return self._is_quiet(line, self._tables.known.get(skeleton_of(line)))
+        skeleton = skeleton_of(line)
+        return not self._opening.has(skeleton) and self._is_quiet(line, self._tables.known.get(skeleton))
 
     def _is_quiet(self, line: str, tables: LineTables | None) -> bool:
         """True if this line, for which these are the tables, says nothing at all."""
@@ -312,10 +325,11 @@ class Reader:
 
     def _take(self, family: Family, reading: Reading, line: Line, *, teaches: bool) -> Sequence[Event]:
         """The events of a step line; those of a family whose steps are held come out later."""
-        if not (family.continued or family.fallback):
-            return [*self._release(family), *self._step(family, reading, line, teaches=teaches)]
         if family.fallback and any(log.family not in (None, family) for log in self._logs.values()):
             return ()
+        self._opening.step()
+        if not (family.continued or family.fallback):
+            return [*self._release(family), *self._step(family, reading, line, teaches=teaches)]
         process = self._log_of(line.prefix).process
         held = self._held.get(process)
         if held and held.take(family, reading):
@@ -417,7 +431,9 @@ class Reader:
         if process not in self._logs:
             several = self._hosts and prefix.rank is None  # their lines without a rank are those of one process
             host = "" if several else prefix.host or ""
-            self._logs[process] = ProcessLog(process, self._source, host, prefix.num_ranks, self._logs)
+            self._logs[process] = ProcessLog(
+                process, self._source, host, prefix.num_ranks, self._logs, opening=self._opening
+            )
         return self._logs[process]
 
 

@@ -71,7 +71,7 @@ def _steps(completion: Completion) -> Answer:
         return "fail", f"None of the {completion.planned_steps:,} steps was completed."
     if completion.idle:
         return "fail", f"The run was restarted after step {last} and completed no further step."
-    if last == planned and completion.perhaps_idle:
+    if (last == planned or completion.stopped_early) and completion.perhaps_idle:
         again = "behind the last one a training begins once more, and has no step"
         return "inconclusive", f"All {completion.planned_steps:,} steps were done, but {again}."
     if last == planned or completion.stopped_early:
