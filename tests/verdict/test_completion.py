@@ -193,6 +193,13 @@ CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
     "the whole run, then a start of something else": (
         "inconclusive", [*maxtext(0, 49), "Config param steps: 150001", "Num_devices: 1, shape (1, 1)"], OF_50,
     ),
+    "the whole run, then MaxText's decode.py": (
+        "pass", [*MAXTEXT_STARTS, *maxtext(0, 49), *MAXTEXT_STARTS, "Input `The ship` -> ` sails on`"], None,
+    ),
+    "the whole run, then MaxText's decode.py, and a start": (
+        "inconclusive",
+        [*MAXTEXT_STARTS, *maxtext(0, 49), *MAXTEXT_STARTS, "Input `The ship` -> ` sails`", *MAXTEXT_STARTS], None,
+    ),
     "the whole run, then a start and its end": ("pass", [*WHOLE, *MEGATRON_STARTS, MARKER], None),
     "the whole run, a start and its end, and another start": (
         "inconclusive", [*WHOLE, *MEGATRON_STARTS, MARKER, *MEGATRON_STARTS], None,

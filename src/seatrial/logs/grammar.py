@@ -41,7 +41,7 @@ class Field:
 
 PHASES = ("profiler", "batch_rampup")  # of `events.Step`
 
-Meaning = Literal["facts", "start", "end", "eval", "checkpoint", "figures", "summary"]
+Meaning = Literal["facts", "start", "other", "end", "eval", "checkpoint", "figures", "summary"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,6 +52,7 @@ class Note:
                 `versions__jax` is "jax" of `versions`; `planned_by__verl_sft` counts only for steps of that family
     start       a program begins (again): the next step belongs to a new attempt; groups as for facts. `trains`: it can
                 only be a training, as can one that says how many steps it plans
+    other       the program that has begun is no training: it samples, evaluates, converts a checkpoint
     end         the run ended by itself, or with `exit_code`, or for another `reason` of `events.RunEnded`
     eval        groups step, loss, seconds; score and shortfall as in `events.Eval`
     checkpoint  groups step, seconds; `action` is "save" or "restore"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 MAX_KEPT = 20_000  # lines of the opening
 FEWEST = 3  # different lines of it, one soon after the other, that tell of another start
-MOST, OTHER = 20, 3  # how many count at most, and how many of them a line takes away that is none of the opening
+MOST, OTHER = 9, 3  # how many count at most, and how many of them a line takes away that is none of the opening
 SHORTEST = 4  # characters of a line's skeleton that say anything
 
 

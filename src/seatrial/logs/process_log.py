@@ -227,6 +227,13 @@ class ProcessLog:
             self.wall_time = max(self.wall_time, time)
         return late
 
+    def _take_other(self, _: Note, __: _Said) -> Sequence[Event]:
+        """Forgets the program that began after the last step, and what it said of itself."""
+        if self._launched and self.reports:
+            self._launched, self._facts = False, self._facts_before
+        self._opening.end()
+        return ()
+
     def _take_figures(self, note: Note, said: _Said) -> Sequence[Event]:
         for name, value in said.numbers.items():
             if value is not None:
@@ -358,6 +365,7 @@ class _Said(NamedTuple):
 
 
 _HANDLERS: Mapping[Meaning, Callable[[ProcessLog, Note, _Said], Sequence[Event]]] = {
+    "other": ProcessLog._take_other,
     "figures": ProcessLog._take_figures,
     "summary": ProcessLog._take_summary,
     "end": ProcessLog._take_end,

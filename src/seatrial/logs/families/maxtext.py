@@ -81,6 +81,13 @@ _NOTES = (
     note("checkpoint", "Finished load in ", rf"Finished load in{_SECONDS_AT}", action="restore"),
     note("checkpoint", "restoring from this run's directory step ",
          r"restoring from this run's directory step (?P<step>\d+)", action="restore"),
+    # MaxText's other programs, which print the whole configuration too: what they came to.
+    note("other", "Input `", r"(?:^|[\]:>] ?)Input `"),  # decode.py
+    note("other", ", Generated text: ", r"Prompt: .{0,400}, Generated text: "),  # vllm_decode.py
+    note("other", "decode checkpoint at", r"(?:[Ss]aved an|[Ss]uccessfully generated) (?:\w+ )?decode checkpoint at"),
+    note("other", "saved in HuggingFace format at "),  # to_huggingface.py
+    note("other", "benchmark results for length ", r"[Pp]refill (?:and insert )?benchmark results for length \d+"),
+    note("other", "Finished train_compile.py successfully"),
     # What the CVS test reads as the end of a run. Most logs end without.
     note("end", "Distributed task shutdown result: OK"),
 )  # fmt: skip
