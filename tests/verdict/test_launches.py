@@ -178,3 +178,41 @@ def test_a_process_that_goes_on_was_not_ended(parts: tuple[str, ...], kind: str 
     found, verdict = diagnosed((STEPS, *parts), tmp_path)
     assert (found.kind if found else None) == kind, verdict.headline
     assert verdict.outcome != "pass"
+
+
+# --- what XLA takes back ---
+
+
+def waits(rank: int, *, name: str = "Initialize clique") -> str:
+    return (
+        f"E0301 10:00:30.159988     407 rendezvous.cc:108] [id=3] This thread has been waiting for `[{rank}] "
+        f"[rank={rank}] [run_id=2012] {name}: devices=2:[0,1]` for 10 seconds and may be stuck. All 2 threads joined."
+    )
+
+
+def unstuck(rank: int, *, name: str = "Initialize clique") -> str:
+    return (
+        f"E0301 10:00:55.101290     395 rendezvous.cc:130] [id=6] This thread is unstuck waiting for `[{rank}] "
+        f"[rank={rank}] [run_id=2012] {name}: devices=2:[0,1]` after 32.9s. Warning above was a false-positive."
+    )
+
+
+OLD = "E0301 10:00:30.1 407 nccl_utils.cc:97] This thread has been waiting for 10s and may be stuck:"
+OLD_UNSTUCK = "E0301 10:00:40.1 407 nccl_utils.cc:109] Thread is unstuck! Warning above was a false-positive."
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ((waits(0), waits(1), unstuck(1), unstuck(0)), None),
+        ((waits(0),), "collective_timeout"),
+        ((waits(0), unstuck(0, name="Execute")), "collective_timeout"),
+        ((waits(0), unstuck(0), waits(1)), "collective_timeout"),
+        ((OLD, OLD_UNSTUCK), None),
+        ((OLD, OLD_UNSTUCK, OLD), "collective_timeout"),
+    ],
+)
+def test_what_xla_takes_back_ended_nothing(parts: tuple[str, ...], kind: str | None, tmp_path: Path) -> None:
+    found, verdict = diagnosed((STEPS, *parts), tmp_path)
+    assert (found.kind if found else None) == kind, verdict.headline
+    assert verdict.outcome != "pass"

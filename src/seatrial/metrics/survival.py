@@ -50,7 +50,7 @@ class Timeline:
         self._earlier = _ends_of_earlier_jobs(events)
         for source, end in _ends_of_earlier_launches(events, done=done).items():
             self._earlier[source] = max(end, self._earlier.get(source, 0))
-        self._went_on = {_logged(event) for event in events.others if _is_of(event, "went_on")} - {None}
+        self._went_on = _went_on(events)
 
     def faults(self) -> tuple[float, tuple[FaultRecord, ...]]:
         """The seconds from the first event to the last, and the faults with what came after them."""
@@ -80,7 +80,7 @@ class Timeline:
             return index < self._whole.restart  # it has watched each attempt to its end
         if fault.line is not None and fault.line <= self._earlier.get(fault.facts.get("source"), 0):
             return True
-        if _logged(fault) in self._went_on:
+        if (logged := _logged(fault)) and (fault.line or 0) <= self._went_on.get(logged, -1):
             return True
         if not placed and len(self._whole.at):
             return None
@@ -109,6 +109,12 @@ class Timeline:
 
 def _is_of(event: Event, kind: str) -> TypeGuard[Fault]:
     return isinstance(event, Fault) and event.fault == kind
+
+
+def _went_on(events: Recording) -> Mapping[tuple[object, str], int]:
+    """By what a process went on behind, the last line that says so: what comes again later is not taken back."""
+    found = ((_logged(event), event.line or 0) for event in events.others if _is_of(event, "went_on"))
+    return {logged: line for logged, line in found if logged}
 
 
 def _logged(fault: Fault) -> tuple[object, str] | None:
