@@ -26,6 +26,14 @@ NAMES = {  # as drivers, JAX, clouds and configurations spell them
     "NVIDIA B200 192GB": "b200",
     "NVIDIA H200 with 139.80GiB": "h200",
     "AMD Instinct MI250X 128GB": "mi250x",
+    "NVIDIA B300 SXM6 AC": "b300",
+    "B300 288GB": "b300",
+    "NVIDIA GB300": "gb300",
+    "GB300-288GB": "gb300",
+    # another device than the MI250X; a driver that does not tell them apart names both
+    "AMD Instinct MI250": "mi250",
+    "MI250 64GB": "mi250",
+    "AMD Instinct MI250X/MI250": "mi250x",
     # jax.devices()[0].device_kind, and the types of accelerators of Google Cloud
     "TPU v4": "tpu-v4",
     "TPU v5": "tpu-v5p",
@@ -67,12 +75,19 @@ def test_a_device_has_a_peak_only_where_one_is_published() -> None:
     assert DEVICES["h100-sxm"].peak("bfloat16", "nanoo_fp8") == (1979e12, "fp8")
 
 
-@pytest.mark.parametrize(("name", "shown"), [("mi250x", 2), ("trainium2", 4), ("trainium2-lnc1", 8)])
+@pytest.mark.parametrize(("name", "shown"), [("mi250x", 2), ("mi250", 2), ("trainium2", 4), ("trainium2-lnc1", 8)])
 def test_figures_are_those_of_a_visible_device(name: str, shown: int) -> None:
     """AWS: 64 ranks on the 16 chips of a trn2.48xlarge by default, with about 24 GiB each."""
-    package = {"mi250x": (383, 128, 3276), "trainium2": (667, 96, 2900)}[name.removesuffix("-lnc1")]
+    packages = {"mi250x": (383, 128, 3276), "mi250": (362.1, 128, 3276), "trainium2": (667, 96, 2900)}
+    package = packages[name.removesuffix("-lnc1")]
     device = hardware.DEVICES[name]
     figures = (
         device.peak_flops["bfloat16"] / TERA, device.memory_bytes / GIB, device.memory_bytes_per_second / GB,
     )  # fmt: skip
     assert [shown * each for each in figures] == pytest.approx(package)
+
+
+@pytest.mark.parametrize(("name", "mebibytes"), [("b300", 275_040), ("gb300", 284_208), ("h100-sxm", 81_559)])
+def test_memory_is_what_the_driver_gives(name: str, mebibytes: int) -> None:
+    """As nvidia-smi has it; what data sheets and drivers call a gigabyte differs by less than 1%."""
+    assert DEVICES[name].memory_bytes / 2**20 == pytest.approx(mebibytes, rel=0.01)

@@ -3,7 +3,8 @@
 Peaks are dense (no structured sparsity), in FLOP/s per *visible device* — which is not always a package: an MI250X
 shows two, a Trainium2 four logical NeuronCores. A device that is not listed has no peak: then no MFU is printed, rather
 than a guessed one. Memory is given as data sheets name it, whose "GB" are 2^30 bytes: an H100 of 80 GB has 81 559 MiB
-by its driver, an MI300X of 192 GB has 206.1e9 bytes by rocm-smi.
+by its driver, an MI300X of 192 GB has 206.1e9 bytes by rocm-smi. Where a driver gives less, that counts: a B300 of
+288 GB has 275 040 MiB, a GB300 284 208.
 """
 
 from __future__ import annotations
@@ -82,12 +83,14 @@ DEVICES: dict[str, Device] = {
         _device("b200", "nvidia", bf16=2250, fp8=4500, memory=180, bandwidth=7700, source="NVIDIA DGX B200 data sheet"),
         _device("gb200", "nvidia", bf16=2500, fp8=5000, memory=186, bandwidth=8000,
                 source="NVIDIA GB200 data sheet (DGXC recipes use 2450/4900)"),
-        _device("b300", "nvidia", bf16=2250, fp8=4500, memory=288, bandwidth=8000,
-                source="NVIDIA DGXC recipes; NVIDIA DGX B300 data sheet"),
-        _device("gb300", "nvidia", bf16=2500, fp8=5000, memory=288, bandwidth=8000,
-                source="NVIDIA GB300 data sheet (DGXC recipes use 2450/4900)"),
+        _device("b300", "nvidia", bf16=2250, fp8=4500, memory=268, bandwidth=8000,
+                source="NVIDIA DGXC recipes; NVIDIA DGX B300 data sheet; its memory by nvidia-smi"),
+        _device("gb300", "nvidia", bf16=2500, fp8=5000, memory=277, bandwidth=8000,
+                source="NVIDIA GB300 data sheet (DGXC recipes use 2450/4900); its memory by nvidia-smi"),
         _device("mi250x", "amd", bf16=383, memory=128, bandwidth=3276, shown=2,
                 source="AMD MI250X data sheet, per GCD (one visible device)"),
+        _device("mi250", "amd", bf16=362.1, memory=128, bandwidth=3276, shown=2,
+                source="AMD MI250 data sheet, per GCD (one visible device)"),
         _device("mi300x", "amd", bf16=1307.4, fp8=2614.9, memory=192, bandwidth=5300, source="AMD MI300X data sheet"),
         _device("mi325x", "amd", bf16=1307.4, fp8=2614.9, memory=256, bandwidth=6000, source="AMD MI325X data sheet"),
         _device("mi350x", "amd", bf16=2306.9, fp8=4613.7, memory=288, bandwidth=8000, source="AMD MI350X data sheet"),
@@ -106,7 +109,8 @@ DEVICES: dict[str, Device] = {
 # How configurations and runtimes spell a device, without case, separators and sizes of memory; tried in order. Of rows
 # with one spelling the first is meant where no size is stated, else that which has it. None: known not to be listed.
 _SPELLINGS: tuple[tuple[str, str | None], ...] = (
-    ("mi355", "mi355x"), ("mi350", "mi350x"), ("mi325", "mi325x"), ("mi300", "mi300x"), ("mi250", "mi250x"),
+    ("mi355", "mi355x"), ("mi350", "mi350x"), ("mi325", "mi325x"), ("mi300", "mi300x"), ("mi250x", "mi250x"),
+    ("mi250", "mi250"),
     ("gb300", "gb300"), ("b300", "b300"), ("gb200", "gb200"), ("b200", "b200"), ("h200nvl", "h200-nvl"),
     ("h200", "h200"), ("h203e", None), ("h20", "h20"), ("h100nvl", "h100-nvl"), ("h100pcie", "h100-pcie"),
     ("h100", "h100-sxm"), ("a100pcie", "a100-pcie-80gb"), ("a100pcie", "a100-pcie-40gb"), ("a100", "a100-sxm-80gb"),

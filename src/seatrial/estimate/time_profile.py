@@ -178,6 +178,7 @@ LINKS: dict[str, Links] = {
     "b300": Links(fast=900, domain=8, slow=100, source="NVIDIA DGX B300 data sheet: NVLink 1.8 TB/s, 8 × 800 Gb/s"),
     "gb300": Links(fast=900, domain=72, slow=100, source="NVIDIA GB300 NVL72 data sheet: 1.8 TB/s, 800 Gb/s"),
     "mi250x": Links(fast=150, domain=8, slow=25, source="AMD MI250X data sheet, per GCD; 200 Gb/s"),
+    "mi250": Links(fast=150, domain=8, slow=25, source="AMD MI250 data sheet, per GCD; 200 Gb/s"),
     "mi300x": Links(fast=448, domain=8, slow=50, source="AMD MI300X data sheet: 7 links of 64 GB/s; 8 × 400 Gb/s"),
     "mi325x": Links(fast=448, domain=8, slow=50, source="AMD MI325X data sheet: 7 links of 64 GB/s; 8 × 400 Gb/s"),
     "mi350x": Links(fast=538, domain=8, slow=50, source="AMD MI350X data sheet: 7 links of 76.8 GB/s; 8 × 400 Gb/s"),
