@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from seatrial import dialects
 from seatrial.check import lint
 from seatrial.errors import Problem
 from seatrial.spec import Execution, Resolved, RunSpec
@@ -61,6 +63,56 @@ def test_a_pipeline_of_our_own_is_counted_alike_in_every_verb() -> None:
         assert "each device needs about 137 GiB" in problem.why
         assert "h200 has 141 GiB, of which JAX gives a process 127 GiB" in problem.why
     assert found(spec, "megatron", "run") == []
+
+
+def read(tmp_path: Path, command: str, *overrides: str) -> list[Problem]:
+    """What is found of a script's memory before it runs."""
+    script = tmp_path / "train.sh"
+    script.write_text(f"#!/bin/bash\n{command}\n", encoding="utf-8")
+    given = ("topology.device=h100-sxm", *overrides)
+    resolved = lint(dialects.load(script, given, action="check"), action="check")
+    assert resolved.spec is not None
+    return [p for p in resolved.problems if p.code in ("out-of-memory", "no-effect")]
+
+
+# 8.8 billion parameters on each device.
+LARGE = """--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --swiglu \\
+    --group-query-attention --num-query-groups 8 --normalization RMSNorm --disable-bias-linear --bf16 \\
+    --position-embedding-type rope --untie-embeddings-and-output-weights --tokenizer-type NullTokenizer \\
+    --vocab-size 128255 --tensor-model-parallel-size 8 --sequence-parallel --use-distributed-optimizer \\
+    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --mock-data --train-iters 100 \\
+    --micro-batch-size 1 --global-batch-size 16 --lr 1e-4 --attention-dropout 0 --hidden-dropout 0"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words", "gib"),
+    [
+        (1, "", 115),
+        (8, "--context-parallel-size 8", None),
+    ],
+)
+def test_megatron_s_state_is_where_its_arguments_put_it(
+    tmp_path: Path, nodes: int, words: str, gib: int | None
+) -> None:
+    """Without any of these, 14 bytes for each parameter at least."""
+    words = f"{LARGE} {words} --seq-length 8192 --max-position-embeddings 8192"
+    problems = read(tmp_path, f"torchrun --nproc-per-node=8 --nnodes={nodes} pretrain_gpt.py {words}")
+    told = [(p.severity, p.why) for p in problems if p.code == "out-of-memory"]
+    if gib is None:
+        assert told == []
+    else:
+        ((severity, why),) = told
+        assert severity == "error"
+        assert f"state alone take {gib} GiB" in why
+    assert bool([p for p in problems if p.code == "no-effect"]) == (nodes == 1)  # of ZeRO-1
+
+
+def test_maxtext_splits_parameters_over_its_context_axis_too(tmp_path: Path) -> None:
+    command = """python3 -m maxtext.trainers.pre_train.train base.yml model_name=llama3.1-8b hardware=gpu steps=15 \\
+    per_device_batch_size=0.125 max_target_length=65536 remat_policy=full attention=cudnn_flash_te \\
+    max_segments_per_seq=32 ici_context_parallelism=8 ici_fsdp_parallelism=1 dataset_type=synthetic \\
+    enable_checkpointing=false"""
+    assert read(tmp_path, command, "topology.devices_per_node=8", "topology.num_nodes=1") == []
 
 
 def test_a_share_is_given_once() -> None:

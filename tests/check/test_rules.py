@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from seatrial.check import lint
 from seatrial.check.mesh import mesh_is_sound
+from seatrial.errors import Problem
 from seatrial.estimate import memory
 from seatrial.spec import (
     Batch,
@@ -315,6 +316,18 @@ def test_what_is_set_in_vain_is_told_to_who_has_set_it(path: str, change: dict[s
     told = [p for p in findings(spec, **{path: Origin(kind="file", key="x.y")}) if p.code == "no-effect"]
     assert [(p.severity, p.path) for p in told] == [("info", "x.y")]
     assert [p for p in findings(spec) if p.code == "no-effect"] == []
+
+
+def test_zero1_splits_over_a_context_axis_where_megatron_trains() -> None:
+    parallelism = Parallelism(within_node=MeshShape(context=8), across_nodes=MeshShape(pipeline=2), zero1=True)
+    spec = replace(OURS, parallelism=parallelism)
+
+    def told(engine: str) -> list[Problem]:
+        resolved = Resolved(spec=spec, origins={"parallelism.zero1": Origin(kind="file", key="x.y")}, problems=())
+        return [p for p in lint(resolved, action="check", engine=engine).problems if p.code == "no-effect"]
+
+    assert told("megatron") == []
+    assert [p.path for engine in ("native", "maxtext") for p in told(engine)] == ["x.y", "x.y"]
 
 
 def test_a_sound_run_over_a_network_has_no_findings() -> None:

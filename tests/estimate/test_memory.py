@@ -103,6 +103,28 @@ def test_state_is_counted_by_hand() -> None:
     assert memory.per_device(sgd, "native").optimizer_bytes == 4 * parameters
 
 
+def per_parameter(spec: RunSpec, engine: str) -> tuple[float, float, float, float]:
+    """Bytes of weights, gradients, moments and of the least state for each parameter of llama2-7b."""
+    parameters = flops.num_parameters(MODELS["llama2-7b"]) - MODELS["llama2-7b"].hidden_dim  # but the last norm
+    need = memory.per_device(spec, engine)
+    parts = (need.parameters_bytes, need.gradients_bytes, need.optimizer_bytes, need.state_bytes)
+    return tuple(part / parameters for part in parts)  # type: ignore[return-value]
+
+
+def test_devices_of_a_context_axis_share_the_state() -> None:
+    """Megatron-LM's ZeRO-1 and FSDP split over data × context, MaxText's fsdp over fsdp × context; ours do not."""
+    plain = spec_of("llama2-7b", 1, 4096, context=8)
+    zero1 = replace(plain, parallelism=replace(plain.parallelism, zero1=True))
+    both = spec_of("llama2-7b", 1, 4096, context=4, data=2, parallel={"zero1": True})
+    for spec in (zero1, both):
+        assert per_parameter(spec, "megatron") == (4, 4, 8 / 8, 2 + (2 + 2 + 8) / 8)
+    assert per_parameter(plain, "megatron") == (4, 4, 8, 14)
+    assert per_parameter(spec_of("llama2-7b", 1, 4096, context=4, fsdp=2), "megatron") == (4 / 8, 4 / 8, 8 / 8, 14 / 8)
+    for mesh in ({"context": 8}, {"context": 4, "fsdp": 2}):
+        assert per_parameter(spec_of("llama2-7b", 1, 4096, **mesh), "maxtext") == (4 / 8, 4 / 8, 8 / 8, 14 / 8)  # type: ignore[arg-type]
+    assert memory.per_device(zero1, "native").optimizer_bytes == memory.per_device(plain, "native").optimizer_bytes
+
+
 def test_activations_follow_the_papers_rule() -> None:
     """Recomputed in full, a layer keeps its input: 2 bytes × tokens × width (arXiv 2205.05198, table 2)."""
     one = memory.per_device(spec_of("llama3.1-8b", 2, 8192, accumulate=16), "megatron")

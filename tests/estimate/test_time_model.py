@@ -141,6 +141,36 @@ def test_collectives_take_what_a_ring_takes() -> None:
     assert collective_seconds(gather, inside, late) == pytest.approx(3 * (0.07 + 7e-3))
 
 
+def test_devices_of_a_context_axis_sum_gradients_and_share_weights() -> None:
+    """Megatron-LM's replicas are the devices of both axes, and MaxText's fsdp splits weights over them."""
+
+    def of_axis(engine: str, axis: str, within: dict[str, int], across: dict[str, int], *, zero1: bool = False) -> Any:
+        spec = topology(8, math.prod(across.values()), within, across)
+        spec = replace(spec, parallelism=replace(spec.parallelism, zero1=zero1))
+        return [
+            (each.kind, round(collective_seconds(each, spec, PLAIN) * 1e3 / each.times, 3))
+            for each in work_of(spec, engine).collectives
+            if each.axis == axis
+        ]
+
+    parameters = flops.num_parameters(MODELS["llama3.1-8b"]) - 65 * 4096  # but the norms
+    ring = parameters * 7 / 8 / 80e9 * 1e3  # over 8 nodes by 8 rails of 10 GB/s
+    split = {"context": 8}, {"data": 8}
+    assert of_axis("megatron", "data", *split) == [("all-reduce", round(2 * 4 * ring, 3))]
+    with_zero1 = [("reduce-scatter", round(4 * ring, 3)), ("all-gather", round(2 * ring, 3))]
+    assert of_axis("megatron", "data", *split, zero1=True) == with_zero1
+    within = parameters * 7 / 8 / 100e9 * 1e3
+    only = {"context": 8}, {"pipeline": 2}
+    assert of_axis("megatron", "data", *only) == [("all-reduce", round(4 * within, 3))]  # half of the layers each
+    assert of_axis("maxtext", "data", *only) == []
+    assert [kind for kind, _ in of_axis("maxtext", "fsdp", *only)] == ["all-gather", "reduce-scatter"] * 2
+    assert of_axis("native", "data", *only) == of_axis("native", "fsdp", *only) == []
+    joined, alone = ({"context": 4, "fsdp": 2}, {"fsdp": 2}), ({"fsdp": 8}, {"fsdp": 2})
+    for engine in ("maxtext", "megatron"):
+        assert of_axis(engine, "fsdp", *joined) == of_axis(engine, "fsdp", *alone)
+        assert of_axis(engine, "data", *joined) == []
+
+
 # --- properties, on random runs ---------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
+from seatrial.estimate import memory
 from seatrial.spec import Precision, RunSpec, flatten
 
 # A setting, where it has an effect at all, and the reason where it has none.
@@ -55,6 +56,12 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("data.split", lambda s: s.data.kind != "synthetic", "synthetic data has nothing to split"),
 )  # fmt: skip
 
+# Settings that have an effect with one engine where they have none with others.
+_WITH_ENGINE: dict[tuple[str, str], _Effect] = {
+    # Of Megatron-LM's replicas, each device of a context axis is one.
+    ("parallelism.zero1", memory.MEGATRON): lambda s: s.mesh["context"] > 1,
+}
+
 SHARED_MEMORY = 2**30  # NCCL keeps tens of megabytes for each pair of processes there; docker's default is 64 MB in all
 _SIZES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
@@ -64,7 +71,9 @@ def settings_have_an_effect(finder: Finder) -> Iterator[Problem]:
     spec = finder.spec
     values = flatten(spec)
     for path, has_effect, why in _NEEDS:
-        if finder.is_switched_on(path, values[path]) and not has_effect(spec):
+        with_engine = _WITH_ENGINE.get((path, finder.engine))
+        has_one = has_effect(spec) or (with_engine and with_engine(spec))
+        if finder.is_switched_on(path, values[path]) and not has_one:
             yield finder.at(
                 path, "info", "no-effect", f"it has no effect: {why}", "remove it, or keep it: it changes nothing"
             )

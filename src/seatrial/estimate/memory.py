@@ -52,12 +52,14 @@ ROOM = 0.9  # of the memory is what "auto" fills by the estimate
 WORKING = 1.5  # times what one layer keeps, while its backward pass runs
 
 OWN = "native"  # the engine that is Seatrial's own trainer
+MAXTEXT, MEGATRON = "maxtext", "megatron"
+FSDP, DATA = "fsdp", "data"
 # Engines whose processes get the memory of an accelerator from JAX, and the share of it that JAX takes if no variable
 # says otherwise. It is a limit, even where it is not taken at the start (XLA_PYTHON_CLIENT_PREALLOCATE=false).
-SHARES = {OWN: OWN_SHARE, "maxtext": 0.75}
+SHARES = {OWN: OWN_SHARE, MAXTEXT: 0.75}
 ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"  # of which the row "platform" knows no share
 # The engine of those who have a configuration in this spelling, where nobody has said what is to train.
-USUAL_ENGINES = {"native": OWN, "cvs-jax": "maxtext", "cvs-2026": "maxtext", "maxtext": "maxtext"}
+USUAL_ENGINES = {"native": OWN, "cvs-jax": MAXTEXT, "cvs-2026": MAXTEXT, "maxtext": MAXTEXT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,26 +90,22 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = own_mem
     """
     spec, own = decided(spec, engine), engine == OWN
     model, mesh, precision = spec.model, spec.mesh, spec.precision
-    tensor, fsdp, zero = mesh["tensor"], mesh["fsdp"], mesh["data"] if spec.parallelism.zero1 else 1
-    compute, stored = BYTES[precision.compute_dtype], BYTES[precision.params_dtype]
+    tensor, compute = mesh["tensor"], BYTES[precision.compute_dtype]
     layer, head = layer_parameters(spec), model.hidden_dim * _padded_vocabulary(spec) / tensor
     ends = head if model.tied_embeddings or (mesh["pipeline"] > 1 and not own) else 2 * head
     ends += _positions(spec)
     layers = layer * most_layers(spec)
-    held = layers + ends
-    moments = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype]
-    optimizer = held / fsdp / zero * moments
-    least = min(stored, compute) if zero > 1 else stored
-    gradient = min(compute, BYTES[precision.gradient_dtype])
+    held, each = layers + ends, _of_parameter(spec, engine)
+    split = held / shards(spec, engine)[FSDP]
     tokens = spec.sequences_per_example * spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
     one_layer = tokens * (layer_kept(spec, "none", whole_width=True) * compute + layer_scores(spec))
     chunk = own_memory.chunk_tokens(spec) if own else chunk_tokens or tokens
     logits = min(tokens, chunk) * _padded_vocabulary(spec) / tensor
     floats = 1 if own else 2  # XLA fuses the exponentials with what reads them
     of_head = logits * (floats * BYTES["float32"] + compute) + head * compute
-    gradients = held / fsdp * BYTES[precision.gradient_dtype]
+    gradients = split * BYTES[precision.gradient_dtype]
     if own:
-        state = held / fsdp * stored + optimizer
+        state = split * (each.weights + each.optimizer)
         parts = OwnMemory(
             spec=spec, tokens=tokens, layer=layer, layers=layers, head=head, held=held, state=state, of_head=of_head
         )  # fmt: skip
@@ -116,13 +114,52 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = own_mem
         activations = layers_in_flight(spec, own) * tokens * layer_activations(spec, own)
         working = max(WORKING * one_layer + layer * 2 * compute, of_head + head * BYTES["float32"])
     return Memory(
-        parameters_bytes=held / fsdp * stored,
-        optimizer_bytes=optimizer,
+        parameters_bytes=split * each.weights,
+        optimizer_bytes=split * each.optimizer,
         gradients_bytes=gradients,
         activations_bytes=activations,
         working_bytes=working,
-        state_bytes=held / fsdp * (least + (gradient + stored - least) / zero) + optimizer,
+        state_bytes=split * (each.least + each.optimizer),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfParameter:
+    """Bytes for each parameter that fsdp leaves to a device: weights, moments, and the least of weights and gradient.
+
+    The least is what no other number formats could save.
+    """
+
+    weights: float
+    optimizer: float
+    least: float
+
+
+def _of_parameter(spec: RunSpec, engine: str) -> _OfParameter:
+    """The bytes of the state for each parameter: what is computed with, what is updated, moments."""
+    precision, zero = spec.precision, shards(spec, engine)[DATA] if spec.parallelism.zero1 else 1
+    compute, stored = BYTES[precision.compute_dtype], BYTES[precision.params_dtype]
+    gradient = min(compute, BYTES[precision.gradient_dtype]) / zero
+    optimizer = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype] / zero
+    part = min(stored, compute) if zero > 1 else stored
+    least = part + (stored - part) / zero
+    return _OfParameter(weights=stored, optimizer=optimizer, least=least + gradient)
+
+
+def groups(spec: RunSpec, engine: str) -> dict[str, tuple[str, ...]]:
+    """The axes over which fsdp splits parameters, and those over which data sums gradients and ZeRO-1 splits state.
+
+    Devices of a context axis have the same parameters, too: MaxText splits those over both axes, and of Megatron-LM's
+    replicas each such device is one of its own.
+    """
+    joined = {OWN: None, MAXTEXT: FSDP}.get(engine, FSDP if spec.mesh[FSDP] > 1 else DATA)
+    return {axis: (axis, "context") if axis == joined else (axis,) for axis in (FSDP, DATA)}
+
+
+def shards(spec: RunSpec, engine: str) -> dict[str, int]:
+    """The devices of each of the `groups`."""
+    mesh = spec.mesh
+    return {axis: math.prod(mesh[each] for each in axes) for axis, axes in groups(spec, engine).items()}
 
 
 def is_uncertain(spec: RunSpec) -> bool:
@@ -132,7 +169,7 @@ def is_uncertain(spec: RunSpec) -> bool:
 
 def usual_engine(spec: RunSpec) -> str:
     """The engine of a run for which none is named, by the dialect of its configuration."""
-    return USUAL_ENGINES.get(spec.dialect, "megatron")
+    return USUAL_ENGINES.get(spec.dialect, MEGATRON)
 
 
 def share(spec: RunSpec, engine: str) -> tuple[float, str]:

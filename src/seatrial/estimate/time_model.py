@@ -168,7 +168,8 @@ def collective_seconds(collective: Collective, spec: RunSpec, profile: Profile) 
         hops = 2 * math.ceil(math.log2(spec.data_parallel_size))
         far = spec.topology.num_devices > max(profile.domain or spec.topology.devices_per_node, 1)
         return collective.times * hops * (profile.slow if far else profile.fast).latency_seconds
-    inside, domains = group_sizes(spec, collective.axis, profile.domain)
+    sizes = [group_sizes(spec, axis, profile.domain) for axis in collective.over or (collective.axis,)]
+    inside, domains = (math.prod(each) for each in zip(*sizes, strict=True))
     if collective.kind == "permute":
         link = profile.slow if domains > 1 else profile.fast
         return collective.times * (collective.total_bytes / link.bytes_per_second + link.latency_seconds)

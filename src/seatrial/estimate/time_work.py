@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seatrial.estimate.layer_memory import BYTES, KEPT, PARTS, layer_activations
-from seatrial.estimate.memory import OWN
+from seatrial.estimate.memory import DATA, FSDP, OWN, groups, shards
 from seatrial.spec import RunSpec
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input_gradient", "weight_gradient"
@@ -59,13 +59,14 @@ class Product:
 @dataclass(frozen=True, kw_only=True)
 class Collective:
     """A kind of collective over an axis: bytes that a ring of `size` passes through each device, so many times; on a
-    processor `on_host` times as many."""
+    processor `on_host` times as many. `over`: the axes of its group, where these are not that one alone."""
 
     axis: str
     kind: str
     total_bytes: float  # of the whole tensor, of which a device sends (size - 1) / size; of an all-reduce twice
     times: float
     on_host: float = 1.0
+    over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +148,7 @@ class _Count:
     def __init__(self, spec: RunSpec, engine: str) -> None:
         self.spec, self.own = spec, engine == OWN
         self.model, self.mesh, self.passes = spec.model, spec.mesh, spec.accumulation_steps
+        self.groups, self.shards = groups(spec, engine), shards(spec, engine)
         self.tensor, self.stages = self.mesh["tensor"], self.mesh["pipeline"]
         # Our own pipeline takes all micro-batches through embedding and head at once, others each by itself.
         self.at_once = self.own and self.stages > 1
@@ -247,8 +249,8 @@ class _Count:
             numbers += sum(QUANTIZE_BYTES * (i + o) for i, o in self._maps().values())
         tokens = numbers * self.tokens * self.layers
         logits = self._head_tokens() * (self.words * LOGITS_BYTES + 6 * self.model.hidden_dim * self.compute)
-        of_layers = self.layer_parameters * self.layers / self.mesh["fsdp"] * self._of_weights(self.passes)
-        of_tables = self.tables / self.mesh["fsdp"] * self._of_weights(self.head_passes)
+        of_layers = self.layer_parameters * self.layers / self.shards[FSDP] * self._of_weights(self.passes)
+        of_tables = self.tables / self.shards[FSDP] * self._of_weights(self.head_passes)
         return Bytes(layers=self.passes * (tokens + of_layers), head=self.head_passes * (logits + of_tables))
 
     def _of_weights(self, passes: int) -> float:
@@ -280,9 +282,9 @@ class _Count:
         return both / (1 if self.own or self.stages == 1 else 2)
 
     def _optimizer(self) -> float:
-        held = self.parameters / self.mesh["fsdp"]
+        held = self.parameters / self.shards[FSDP]
         moments = BYTES[self.spec.precision.optimizer_dtype] / 4
-        update = (UPDATE_BYTES - 16 + 16 * moments) / (self.mesh["data"] if self.spec.parallelism.zero1 else 1)
+        update = (UPDATE_BYTES - 16 + 16 * moments) / (self.shards[DATA] if self.spec.parallelism.zero1 else 1)
         return held * (update + NORM_BYTES)
 
     def _waits(self) -> float:
@@ -296,31 +298,9 @@ class _Count:
 
     def _collectives(self) -> Iterator[Collective]:
         spec, mesh, passes = self.spec, self.mesh, self.passes
-        reduce = BYTES[spec.precision.reduce_dtype]
         layers = passes * self.layers
-        if mesh["fsdp"] > 1:
-            weights = self.layer_parameters
-            gathers = 2 + (1 if self.own and self.recomputed & {*PRODUCTS} else 0)
-            # XLA:CPU gathers in float32, whatever is asked for; tables take twice as long there as layers do.
-            wide, twice = (BYTES["float32"] / self.compute, TABLES_ON_HOST) if self.own else (1.0, 1.0)
-            gather, scatter = weights * self.compute, weights * reduce
-            yield Collective(axis="fsdp", kind="all-gather", total_bytes=gather, times=gathers * layers, on_host=wide)
-            yield Collective(axis="fsdp", kind="reduce-scatter", total_bytes=scatter, times=layers)
-            gather, scatter = self.tables * self.compute, self.tables * reduce
-            yield Collective(
-                axis="fsdp", kind="all-gather", total_bytes=gather, times=self.head_passes, on_host=wide * twice
-            )
-            yield Collective(
-                axis="fsdp", kind="reduce-scatter", total_bytes=scatter, times=self.head_passes, on_host=twice
-            )
-        if mesh["data"] > 1:
-            held = self.parameters / mesh["fsdp"]
-            if spec.parallelism.zero1:
-                back = BYTES[spec.precision.params_dtype] if self.own else self.compute
-                yield Collective(axis="data", kind="reduce-scatter", total_bytes=held * reduce, times=1)
-                yield Collective(axis="data", kind="all-gather", total_bytes=held * back, times=1)
-            else:
-                yield Collective(axis="data", kind="all-reduce", total_bytes=held * reduce, times=1)
+        yield from self._of_fsdp()
+        yield from self._of_data()
         if self.tensor > 1:
             precision = spec.precision
             of_number = BYTES[precision.tensor_reduce_dtype or precision.compute_dtype]
@@ -339,3 +319,35 @@ class _Count:
         if is_scaled_over_devices(spec):  # our own trainer looks for the largest values of all weights at once
             times = float(mesh["fsdp"] > 1) if self.own else SCALES_OF_LAYER * layers
             yield Collective(axis="scales", kind="all-reduce", total_bytes=4.0, times=times)
+
+    def _of_fsdp(self) -> Iterator[Collective]:
+        if self.shards[FSDP] == 1:
+            return
+        reduce, layers, over = BYTES[self.spec.precision.reduce_dtype], self.passes * self.layers, self.groups[FSDP]
+        gathers = 2 + (1 if self.own and self.recomputed & {*PRODUCTS} else 0)
+        # XLA:CPU gathers in float32, whatever is asked for; tables take twice as long there as layers do.
+        wide, twice = (BYTES["float32"] / self.compute, TABLES_ON_HOST) if self.own else (1.0, 1.0)
+        for held, gathered, scattered, longer in (
+            (self.layer_parameters, gathers * layers, layers, 1.0),
+            (self.tables, self.head_passes, self.head_passes, twice),
+        ):
+            yield Collective(
+                axis=FSDP, kind="all-gather", total_bytes=held * self.compute, times=gathered, on_host=wide * longer,
+                over=over,
+            )  # fmt: skip
+            yield Collective(
+                axis=FSDP, kind="reduce-scatter", total_bytes=held * reduce, times=scattered, on_host=longer, over=over
+            )
+
+    def _of_data(self) -> Iterator[Collective]:
+        if self.shards[DATA] == 1:
+            return
+        precision, over = self.spec.precision, self.groups[DATA]
+        held = self.parameters / self.shards[FSDP]
+        sums = held * BYTES[precision.reduce_dtype]
+        if self.spec.parallelism.zero1:
+            back = held * (BYTES[precision.params_dtype] if self.own else self.compute)
+            yield Collective(axis=DATA, kind="reduce-scatter", total_bytes=sums, times=1, over=over)
+            yield Collective(axis=DATA, kind="all-gather", total_bytes=back, times=1, over=over)
+        else:
+            yield Collective(axis=DATA, kind="all-reduce", total_bytes=sums, times=1, over=over)
