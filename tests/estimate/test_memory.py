@@ -111,15 +111,34 @@ def per_parameter(spec: RunSpec, engine: str) -> tuple[float, float, float, floa
     return tuple(part / parameters for part in parts)  # type: ignore[return-value]
 
 
+def test_megatron_computes_with_other_weights_than_it_updates() -> None:
+    """18 bytes for each parameter, or 6 + 12 / replicas with ZeRO-1 (its theoretical_memory_usage.py).
+
+    The least has gradients in bfloat16, and of what is updated the half that the bfloat16 weights lack; without
+    ZeRO-1 neither can be had. In float32 there is one kind of weights.
+    """
+    alone = spec_of("llama2-7b", 1, 4096, data=4)
+    assert per_parameter(alone, "megatron") == (6, 4, 8, 18)
+    split = replace(alone, parallelism=replace(alone.parallelism, zero1=True))
+    assert per_parameter(split, "megatron") == (2 + 4 / 4, 4, 8 / 4, 2 + (2 + 2 + 8) / 4)
+    sharded = spec_of("llama2-7b", 1, 4096, fsdp=4)
+    assert per_parameter(sharded, "megatron") == (6 / 4, 4 / 4, 8 / 4, 18 / 4)
+    wide = replace(alone, precision=replace(alone.precision, compute_dtype="float32"))
+    assert per_parameter(wide, "megatron") == (4, 4, 8, 16)
+    assert per_parameter(alone, "maxtext") == (4, 4, 8, 14)
+    # Without ZeRO-1 NxDT keeps no weights to be updated, whatever its configuration says.
+    assert per_parameter(replace(alone, dialect="nxdt"), "megatron") == (4, 4, 8, 14)
+
+
 def test_devices_of_a_context_axis_share_the_state() -> None:
     """Megatron-LM's ZeRO-1 and FSDP split over data × context, MaxText's fsdp over fsdp × context; ours do not."""
     plain = spec_of("llama2-7b", 1, 4096, context=8)
     zero1 = replace(plain, parallelism=replace(plain.parallelism, zero1=True))
     both = spec_of("llama2-7b", 1, 4096, context=4, data=2, parallel={"zero1": True})
     for spec in (zero1, both):
-        assert per_parameter(spec, "megatron") == (4, 4, 8 / 8, 2 + (2 + 2 + 8) / 8)
-    assert per_parameter(plain, "megatron") == (4, 4, 8, 14)
-    assert per_parameter(spec_of("llama2-7b", 1, 4096, context=4, fsdp=2), "megatron") == (4 / 8, 4 / 8, 8 / 8, 14 / 8)
+        assert per_parameter(spec, "megatron") == (2 + 4 / 8, 4, 8 / 8, 2 + (2 + 2 + 8) / 8)
+    assert per_parameter(plain, "megatron") == (6, 4, 8, 18)
+    assert per_parameter(spec_of("llama2-7b", 1, 4096, context=4, fsdp=2), "megatron") == (6 / 8, 4 / 8, 8 / 8, 18 / 8)
     for mesh in ({"context": 8}, {"context": 4, "fsdp": 2}):
         assert per_parameter(spec_of("llama2-7b", 1, 4096, **mesh), "maxtext") == (4 / 8, 4 / 8, 8 / 8, 14 / 8)  # type: ignore[arg-type]
     assert memory.per_device(zero1, "native").optimizer_bytes == memory.per_device(plain, "native").optimizer_bytes

@@ -2,7 +2,8 @@
 
 Memory, per device, of the pipeline stage that holds most (bytes):
 
-    parameters   what the optimizer updates, split over tensor and fsdp
+    parameters   what the optimizer updates, split over tensor and fsdp; of Megatron-LM in bfloat16 or float16 beside
+                 that, which ZeRO-1 splits, the weights that are computed with (its theoretical_memory_usage.py)
     optimizer    its moments (Adam: two), split likewise, and over data with ZeRO-1
     gradients    accumulated over the micro-batches, split as the parameters
     activations  what the forward pass keeps of every layer for the backward pass, by the row of recomputation; a
@@ -141,9 +142,22 @@ def _of_parameter(spec: RunSpec, engine: str) -> _OfParameter:
     compute, stored = BYTES[precision.compute_dtype], BYTES[precision.params_dtype]
     gradient = min(compute, BYTES[precision.gradient_dtype]) / zero
     optimizer = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype] / zero
-    part = min(stored, compute) if zero > 1 else stored
-    least = part + (stored - part) / zero
-    return _OfParameter(weights=stored, optimizer=optimizer, least=least + gradient)
+    if _has_two_weights(spec, engine):
+        weights = compute + stored / zero
+        if not spec.parallelism.zero1:  # its update wants gradients in their format
+            return _OfParameter(weights=weights, optimizer=optimizer, least=weights + stored)
+        least = compute + (stored - compute) / zero  # the rest of each number would do
+    else:
+        weights, part = stored, min(stored, compute) if zero > 1 else stored
+        least = part + (stored - part) / zero
+    return _OfParameter(weights=weights, optimizer=optimizer, least=least + gradient)
+
+
+def _has_two_weights(spec: RunSpec, engine: str) -> bool:
+    """True if the optimizer has weights of its own beside those that are computed with; NxDT's only with ZeRO-1."""
+    precision = spec.precision
+    is_mixed = engine == MEGATRON and BYTES[precision.compute_dtype] < BYTES[precision.params_dtype]
+    return is_mixed and (spec.parallelism.zero1 or spec.dialect != "nxdt")
 
 
 def groups(spec: RunSpec, engine: str) -> dict[str, tuple[str, ...]]:
