@@ -144,6 +144,14 @@ def test_devices_of_a_context_axis_share_the_state() -> None:
     assert memory.per_device(zero1, "native").optimizer_bytes == memory.per_device(plain, "native").optimizer_bytes
 
 
+def test_megatron_has_no_loop_over_layers_that_keeps_more() -> None:
+    looped, apart = (spec_of("llama3.1-8b", 1, 8192, "none", scan=scan) for scan in (True, False))
+    assert memory.per_device(looped, "megatron") == memory.per_device(apart, "megatron")
+    for engine in ("maxtext", "native"):
+        held = [memory.per_device(spec, engine).activations_bytes for spec in (looped, apart)]
+        assert held[0] > 1.4 * held[1]
+
+
 def test_activations_follow_the_papers_rule() -> None:
     """Recomputed in full, a layer keeps its input: 2 bytes × tokens × width (arXiv 2205.05198, table 2)."""
     one = memory.per_device(spec_of("llama3.1-8b", 2, 8192, accumulate=16), "megatron")

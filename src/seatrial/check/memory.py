@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from seatrial.check.environment import exported
 from seatrial.check.finder import Finder
@@ -22,9 +21,6 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
     device = hardware.find(spec.topology.device)
     if device is None or not finder.needs.memory or not mesh_is_sound(spec):
         return
-    if finder.engine != memory.OWN:
-        # Who scans layers and recomputes nothing may hold twice the activations; other trainers do not scan.
-        spec = replace(spec, execution=replace(spec.execution, scan_layers=False))
     need = memory.per_device(spec, finder.engine)
     compiled = finder.compiled if finder.engine == memory.OWN else None
     total = compiled.total_bytes if compiled else need.total_bytes

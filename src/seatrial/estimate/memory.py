@@ -89,7 +89,7 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = own_mem
 
     `chunk_tokens` are those whose logits another engine than ours holds at once; None: all of a micro-batch.
     """
-    spec, own = decided(spec, engine), engine == OWN
+    spec, own = decided(_looped(spec, engine), engine), engine == OWN
     model, mesh, precision = spec.model, spec.mesh, spec.precision
     tensor, compute = mesh["tensor"], BYTES[precision.compute_dtype]
     layer, head = layer_parameters(spec), model.hidden_dim * _padded_vocabulary(spec) / tensor
@@ -122,6 +122,13 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = own_mem
         working_bytes=working,
         state_bytes=split * (each.least + each.optimizer),
     )
+
+
+def _looped(spec: RunSpec, engine: str) -> RunSpec:
+    """The spec with its layers in a loop only where the engine has one: a loop that recomputes nothing keeps more."""
+    if engine != MEGATRON or not spec.execution.scan_layers:
+        return spec
+    return replace(spec, execution=replace(spec.execution, scan_layers=False))
 
 
 @dataclass(frozen=True, kw_only=True)
