@@ -89,6 +89,8 @@ LARGE = """--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-atte
     [
         (1, "", 115),
         (8, "--context-parallel-size 8", None),
+        (1, "--optimizer-cpu-offload --optimizer-offload-fraction 1.0", None),
+        (1, "--optimizer-cpu-offload --optimizer-offload-fraction 0.2", 99),
     ],
 )
 def test_megatron_s_state_is_where_its_arguments_put_it(
@@ -105,6 +107,22 @@ def test_megatron_s_state_is_where_its_arguments_put_it(
         assert severity == "error"
         assert f"state alone take {gib} GiB" in why
     assert bool([p for p in problems if p.code == "no-effect"]) == (nodes == 1)  # of ZeRO-1
+
+
+@pytest.mark.parametrize(
+    ("words", "is_error"),
+    [
+        ("ici_fsdp_parallelism=8", True),
+        ("ici_fsdp_parallelism=8 optimizer_memory_host_offload=True parameter_memory_host_offload=True", False),
+        ("ici_fsdp_parallelism=8 optimizer_memory_host_offload=False", True),
+    ],
+)
+def test_maxtext_s_state_is_where_its_keys_put_it(tmp_path: Path, words: str, is_error: bool) -> None:
+    command = f"""python3 -m maxtext.trainers.pre_train.train base.yml model_name=llama3.1-70b hardware=gpu steps=15 \\
+    per_device_batch_size=1 max_target_length=4096 remat_policy=full dataset_type=synthetic \\
+    enable_checkpointing=false {words}"""
+    problems = read(tmp_path, command, "topology.devices_per_node=8", "topology.num_nodes=1")
+    assert [p.code for p in problems if p.severity == "error"] == ["out-of-memory"] * is_error
 
 
 def test_maxtext_splits_parameters_over_its_context_axis_too(tmp_path: Path) -> None:

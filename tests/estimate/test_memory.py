@@ -144,6 +144,27 @@ def test_devices_of_a_context_axis_share_the_state() -> None:
     assert memory.per_device(zero1, "native").optimizer_bytes == memory.per_device(plain, "native").optimizer_bytes
 
 
+def test_state_in_the_host_s_memory_is_not_on_the_device() -> None:
+    def told(spec: RunSpec, **keys: str) -> RunSpec:
+        return replace(spec, execution=replace(spec.execution, engine_keys=keys))
+
+    alone = spec_of("llama2-7b", 1, 4096, data=2, parallel={"zero1": True})
+    whole, part = told(alone, **{"--optimizer-cpu-offload": ""}), {"--optimizer-offload-fraction": "0.5"}
+    assert per_parameter(whole, "megatron") == (2, 4, 0, 2 + 2 / 2)
+    half = told(alone, **{"--optimizer-cpu-offload": ""}, **part)
+    assert per_parameter(half, "megatron") == (2 + 4 / 4, 4, 8 / 4, 2 + 2 / 2 + 2 / 4 + 8 / 4)
+    none = told(alone, **{"--optimizer-cpu-offload": "", "--optimizer-offload-fraction": "0"})
+    for spec in (none, told(alone, **part)):
+        assert per_parameter(spec, "megatron") == per_parameter(alone, "megatron")
+    plain = spec_of("llama2-7b", 1, 4096)
+    assert per_parameter(told(plain, optimizer_memory_host_offload="true"), "maxtext") == (4, 4, 0, 6)
+    assert per_parameter(told(plain, parameter_memory_host_offload="true"), "maxtext") == (0, 4, 8, 10)
+    assert per_parameter(told(plain, parameter_memory_host_offload="false"), "maxtext") == (4, 4, 8, 14)
+    # Each engine reads its own keys, and our own trainer none of them.
+    assert per_parameter(told(plain, optimizer_memory_host_offload="true"), "megatron") == (6, 4, 8, 18)
+    assert memory.per_device(whole, "native") == memory.per_device(alone, "native")
+
+
 def test_megatron_has_no_loop_over_layers_that_keeps_more() -> None:
     looped, apart = (spec_of("llama3.1-8b", 1, 8192, "none", scan=scan) for scan in (True, False))
     assert memory.per_device(looped, "megatron") == memory.per_device(apart, "megatron")

@@ -55,6 +55,10 @@ WORKING = 1.5  # times what one layer keeps, while its backward pass runs
 OWN = "native"  # the engine that is Seatrial's own trainer
 MAXTEXT, MEGATRON = "maxtext", "megatron"
 FSDP, DATA = "fsdp", "data"
+PARAMETERS, OPTIMIZER = "parameters", "optimizer"
+# Keys of engines that keep state in the host's memory: MaxText's, with what they keep there; Megatron-LM's.
+OFFLOADED = {"parameter_memory_host_offload": PARAMETERS, "optimizer_memory_host_offload": OPTIMIZER}
+OFFLOADS, OFFLOADED_SHARE = "--optimizer-cpu-offload", "--optimizer-offload-fraction"
 # Engines whose processes get the memory of an accelerator from JAX, and the share of it that JAX takes if no variable
 # says otherwise. It is a limit, even where it is not taken at the start (XLA_PYTHON_CLIENT_PREALLOCATE=false).
 SHARES = {OWN: OWN_SHARE, MAXTEXT: 0.75}
@@ -148,15 +152,16 @@ def _of_parameter(spec: RunSpec, engine: str) -> _OfParameter:
     precision, zero = spec.precision, shards(spec, engine)[DATA] if spec.parallelism.zero1 else 1
     compute, stored = BYTES[precision.compute_dtype], BYTES[precision.params_dtype]
     gradient = min(compute, BYTES[precision.gradient_dtype]) / zero
-    optimizer = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype] / zero
+    moved = on_host(spec, engine)
+    optimizer = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype] / zero * (1 - moved[OPTIMIZER])
     if _has_two_weights(spec, engine):
-        weights = compute + stored / zero
+        weights = compute + stored / zero * (1 - moved[OPTIMIZER])
         if not spec.parallelism.zero1:  # its update wants gradients in their format
             return _OfParameter(weights=weights, optimizer=optimizer, least=weights + stored)
-        least = compute + (stored - compute) / zero  # the rest of each number would do
+        least = compute + (stored - compute) / zero * (1 - moved[OPTIMIZER])  # the rest of each number would do
     else:
-        weights, part = stored, min(stored, compute) if zero > 1 else stored
-        least = part + (stored - part) / zero
+        weights, part = stored * (1 - moved[PARAMETERS]), min(stored, compute) if zero > 1 else stored
+        least = (part + (stored - part) / zero) * (1 - moved[PARAMETERS])
     return _OfParameter(weights=weights, optimizer=optimizer, least=least + gradient)
 
 
@@ -181,6 +186,17 @@ def shards(spec: RunSpec, engine: str) -> dict[str, int]:
     """The devices of each of the `groups`."""
     mesh = spec.mesh
     return {axis: math.prod(mesh[each] for each in axes) for axis, axes in groups(spec, engine).items()}
+
+
+def on_host(spec: RunSpec, engine: str) -> dict[str, float]:
+    """The shares of parameters and of the optimizer's state that an engine's keys put into the host's memory."""
+    keys, found = spec.execution.engine_keys, {PARAMETERS: 0.0, OPTIMIZER: 0.0}
+    if engine == MAXTEXT:
+        for name, part in OFFLOADED.items():
+            found[part] = float(keys.get(name, "").lower() == "true")
+    elif engine == MEGATRON and OFFLOADS in keys:
+        found[OPTIMIZER] = fraction(keys.get(OFFLOADED_SHARE, "1"), 0.0)
+    return found
 
 
 def is_uncertain(spec: RunSpec) -> bool:
