@@ -133,6 +133,16 @@ def test_maxtext_splits_parameters_over_its_context_axis_too(tmp_path: Path) -> 
     assert read(tmp_path, command, "topology.devices_per_node=8", "topology.num_nodes=1") == []
 
 
+def test_a_tpu_s_memory_is_all_for_its_process() -> None:
+    tight = replace(TIGHT, topology=replace(TIGHT.topology, device="tpu-v5p"))
+    assert found(tight, "maxtext") == []
+    (problem,) = found(replace(tight, batch=replace(tight.batch, micro_batch_size=6, global_batch_size=48)), "maxtext")
+    assert problem.why.endswith("and tpu-v5p has 95 GiB")
+    assert "XLA" not in problem.fix
+    twice = replace(tight, execution=replace(tight.execution, environment={"XLA_CLIENT_MEM_FRACTION": "2"}))
+    assert found(twice, "maxtext") == []
+
+
 def test_a_share_is_given_once() -> None:
     both = exporting(XLA_CLIENT_MEM_FRACTION="0.9", XLA_PYTHON_CLIENT_MEM_FRACTION="0.9")
     (problem,) = found(both, "native")

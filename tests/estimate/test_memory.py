@@ -305,6 +305,10 @@ def exported(fsdp: int = 1, inside: dict[str, str] | None = None, **environment:
     return replace(spec, execution=Execution(environment=environment), container=container)
 
 
+def on(device: str, spec: RunSpec) -> RunSpec:
+    return replace(spec, topology=replace(spec.topology, device=device))
+
+
 @pytest.mark.parametrize(
     ("engine", "spec", "share"),
     [
@@ -319,6 +323,12 @@ def exported(fsdp: int = 1, inside: dict[str, str] | None = None, **environment:
         ("maxtext", exported(XLA_PYTHON_CLIENT_PREALLOCATE="false"), (0.75, "")),
         ("maxtext", exported(XLA_PYTHON_CLIENT_ALLOCATOR="platform", XLA_CLIENT_MEM_FRACTION="0.5"), (1.0, "")),
         ("maxtext", exported(XLA_PYTHON_CLIENT_ALLOCATOR="bfc"), (0.75, "")),
+        # JAX limits the memory of GPUs alone
+        ("maxtext", on("mi300x", exported()), (0.75, "")),
+        ("maxtext", on("tpu-v5p", exported(XLA_PYTHON_CLIENT_MEM_FRACTION="0.92")), (1.0, "")),
+        ("native", on("tpu-v6e", exported()), (1.0, "")),
+        ("native", on("trainium2", exported()), (1.0, "")),
+        ("native", on("a device that nobody knows", exported()), (0.9, "")),
     ],
 )  # fmt: skip
 def test_a_process_gets_the_share_that_its_runtime_takes(engine: str, spec: RunSpec, share: tuple[float, str]) -> None:

@@ -58,7 +58,7 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
 
 def memory_fraction(finder: Finder) -> Iterator[Problem]:
     """The share of a device's memory for JAX is a fraction, and is given once."""
-    if finder.engine not in memory.SHARES:
+    if not memory.is_shared(finder.spec, finder.engine):
         return
     for part in ("execution", "container"):
         for name in SHARE_VARIABLES:

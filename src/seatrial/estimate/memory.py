@@ -59,9 +59,10 @@ PARAMETERS, OPTIMIZER = "parameters", "optimizer"
 # Keys of engines that keep state in the host's memory: MaxText's, with what they keep there; Megatron-LM's.
 OFFLOADED = {"parameter_memory_host_offload": PARAMETERS, "optimizer_memory_host_offload": OPTIMIZER}
 OFFLOADS, OFFLOADED_SHARE = "--optimizer-cpu-offload", "--optimizer-offload-fraction"
-# Engines whose processes get the memory of an accelerator from JAX, and the share of it that JAX takes if no variable
-# says otherwise. It is a limit, even where it is not taken at the start (XLA_PYTHON_CLIENT_PREALLOCATE=false).
+# Engines whose processes get the memory of a GPU from JAX, and the share of it that JAX takes if no variable says
+# otherwise. It is a limit, even where it is not taken at the start (XLA_PYTHON_CLIENT_PREALLOCATE=false).
 SHARES = {OWN: OWN_SHARE, MAXTEXT: 0.75}
+GPUS = ("nvidia", "amd")  # vendors; a TPU's memory is all for its process
 ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"  # of which the row "platform" knows no share
 # The engine of those who have a configuration in this spelling, where nobody has said what is to train.
 USUAL_ENGINES = {"native": OWN, "cvs-jax": MAXTEXT, "cvs-2026": MAXTEXT, "maxtext": MAXTEXT}
@@ -211,10 +212,16 @@ def usual_engine(spec: RunSpec) -> str:
 
 def share(spec: RunSpec, engine: str) -> tuple[float, str]:
     """The share of a device's memory that a process of an engine gets, and the variable that says so ("": none)."""
-    if engine not in SHARES or _exported(spec, ALLOCATOR) == "platform":
+    if not is_shared(spec, engine) or _exported(spec, ALLOCATOR) == "platform":
         return 1.0, ""
     name = next((name for name in SHARE_VARIABLES if _exported(spec, name)), "")
     return fraction(_exported(spec, name) or None, SHARES[engine]), name
+
+
+def is_shared(spec: RunSpec, engine: str) -> bool:
+    """True if a process of an engine gets a share of a device's memory: of GPUs, and what may be one."""
+    device = hardware.find(spec.topology.device)
+    return engine in SHARES and (device is None or device.vendor in GPUS)
 
 
 def available_bytes(spec: RunSpec, engine: str) -> float | None:
