@@ -99,8 +99,10 @@ def test_state_is_counted_by_hand() -> None:
     )  # fmt: skip
     sharded = memory.per_device(spec_of("llama2-7b", 1, 4096, fsdp=4), "native")
     assert (sharded.parameters_bytes, sharded.optimizer_bytes) == (parameters, 2 * parameters)
-    sgd = replace(spec_of("llama2-7b", 1, 4096), optimizer=Optimizer(algorithm="sgd"))
-    assert memory.per_device(sgd, "native").optimizer_bytes == 4 * parameters
+    for algorithm, momentum, each in (("sgd", 0.0, 0), ("sgd", 0.9, 4), ("rmsprop", 0.0, 4), ("rmsprop", 0.9, 8)):
+        optimizer = Optimizer(algorithm=algorithm, momentum=momentum)  # type: ignore[arg-type]
+        other = replace(spec_of("llama2-7b", 1, 4096), optimizer=optimizer)
+        assert memory.per_device(other, "native").optimizer_bytes == each * parameters
 
 
 def per_parameter(spec: RunSpec, engine: str) -> tuple[float, float, float, float]:

@@ -15,6 +15,7 @@ import torch
 from jax.sharding import AxisType, PartitionSpec
 from transformers.optimization import Adafactor
 
+from seatrial.estimate import memory
 from seatrial.spec import Algorithm, Optimizer, Precision
 from seatrial.train.data.examples import FIELDS
 from seatrial.train.mesh import make_mesh
@@ -140,6 +141,14 @@ def test_adamw_fp32_is_nxds():
 def test_every_algorithm_of_the_spec_has_a_row():
     assert set(OPTIMIZERS) == set(get_args(Algorithm))
     assert {*(settings.algorithm for settings, _ in CASES.values()), "adamw_fp32"} == set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("algorithm", sorted({*OPTIMIZERS} - {"novograd", "adafactor"}))
+def test_as_many_moments_as_there_are_slots_are_counted_as_memory(algorithm, momentum):
+    """Of the two others, slots are smaller than the parameter."""
+    settings = Optimizer(algorithm=algorithm, momentum=momentum)
+    assert memory.moments(settings) == len(make_optimizer(settings).slots)
 
 
 @pytest.mark.parametrize("algorithm", ["novograd", "adafactor"])

@@ -34,14 +34,15 @@ from seatrial.estimate.layer_memory import (
     most_layers,
 )
 from seatrial.estimate.own_memory import OwnMemory
-from seatrial.spec import RunSpec
+from seatrial.spec import Optimizer, RunSpec
 from seatrial.xla_flags import OWN_SHARE, SHARE_VARIABLES
 
-# Values that an optimizer keeps for each parameter.
+# Values that an optimizer keeps for each parameter; of `HAVE_MOMENTUM` one more, where there is any.
 MOMENTS = {
-    "adamw": 2, "adamw_fp32": 2, "adam": 2, "sgd": 1, "adadelta": 2, "adamax": 2, "adagrad": 1, "rmsprop": 1,
+    "adamw": 2, "adamw_fp32": 2, "adam": 2, "sgd": 0, "adadelta": 2, "adamax": 2, "adagrad": 1, "rmsprop": 1,
     "rprop": 2, "novograd": 1, "adafactor": 0,
 }  # fmt: skip
+HAVE_MOMENTUM = ("sgd", "rmsprop")
 
 # From the row that recomputes least to the one that recomputes most: what "auto" chooses from.
 BY_RECOMPUTATION = (
@@ -154,7 +155,7 @@ def _of_parameter(spec: RunSpec, engine: str) -> _OfParameter:
     compute, stored = BYTES[precision.compute_dtype], BYTES[precision.params_dtype]
     gradient = min(compute, BYTES[precision.gradient_dtype]) / zero
     moved = on_host(spec, engine)
-    optimizer = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype] / zero * (1 - moved[OPTIMIZER])
+    optimizer = moments(spec.optimizer) * BYTES[precision.optimizer_dtype] / zero * (1 - moved[OPTIMIZER])
     if _has_two_weights(spec, engine):
         weights = compute + stored / zero * (1 - moved[OPTIMIZER])
         if not spec.parallelism.zero1:  # its update wants gradients in their format
@@ -171,6 +172,11 @@ def _has_two_weights(spec: RunSpec, engine: str) -> bool:
     precision = spec.precision
     is_mixed = engine == MEGATRON and BYTES[precision.compute_dtype] < BYTES[precision.params_dtype]
     return is_mixed and (spec.parallelism.zero1 or spec.dialect != "nxdt")
+
+
+def moments(optimizer: Optimizer) -> int:
+    """The values that an optimizer keeps for each parameter."""
+    return MOMENTS[optimizer.algorithm] + bool(optimizer.momentum and optimizer.algorithm in HAVE_MOMENTUM)
 
 
 def groups(spec: RunSpec, engine: str) -> dict[str, tuple[str, ...]]:
