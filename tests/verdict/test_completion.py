@@ -79,6 +79,19 @@ def begins(pid: int) -> list[str]:
     ]
 
 
+SHOWN = [
+    "Fri Mar 14 10:12:01 2026",
+    "+---------------------------------------------------------+",
+    "| NVIDIA-SMI 570.86      Driver Version: 570.86           |",
+    "|=================================+=======================|",
+    "|   0  NVIDIA H100 80GB HBM3   On | 00000000:19:00.0  Off |",
+    "+---------------------------------------------------------+",
+    "SLURM_JOB_ID=4711",
+    "SLURM_NODELIST=gpu[01-02]",
+    "SLURM_NNODES=2",
+    "host: gpu01",
+    "======",
+]
 EVALUATES = ["***** evaluation *****", "  num examples: 400", "  batches of 8", "the evaluation loss is 3.021"]
 PARTS = ["saving the weights to /runs/final", "wandb: Run summary:", "wandb: loss 0.42", "wandb: Synced 4 files"]
 
@@ -225,6 +238,9 @@ CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
     ),
     "the whole run, then two of its first lines again": (
         "pass", [*begins(811), *maxtext(0, 49), *begins(952)[:2]], OF_50,
+    ),
+    "the whole run, between two looks at the devices and the job": (
+        "pass", [*SHOWN, *begins(811), *maxtext(0, 49), *SHOWN], OF_50,
     ),
     "the whole run, then a program that begins as it does": (
         "pass", [*begins(811), *maxtext(0, 49), *begins(952), *EVALUATES], OF_50,

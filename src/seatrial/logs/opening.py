@@ -6,10 +6,16 @@ step (summaries, checkpoints, evaluations, its parting) are others, or at least 
 
 from __future__ import annotations
 
+import re
+
 MAX_KEPT = 20_000  # lines of the opening
 FEWEST = 3  # different lines of it, one soon after the other, that tell of another start
 MOST, OTHER = 9, 3  # how many count at most, and how many of them a line takes away that is none of the opening
 SHORTEST = 4  # characters of a line's skeleton that say anything
+# What scripts show before and after a training: tables of nvidia-smi and rocm-smi, variables, rules.
+_OF_SCRIPTS = re.compile(
+    rb"\||\+[-=]|=|(?:export )?(?:slurm|pbs|lsb|cuda|nccl|rocr|hip|gloo|omp|ompi|master)_\w*=|[\W_]*$"
+)
 
 
 class Opening:
@@ -47,7 +53,7 @@ class Opening:
 
     def hear(self, skeleton: bytes) -> None:
         """Takes a line that is no step; one that is drawn over another, as a progress bar is, says nothing."""
-        if len(skeleton) < SHORTEST or skeleton[:1] == b"\r":
+        if len(skeleton) < SHORTEST or skeleton[:1] == b"\r" or _OF_SCRIPTS.match(skeleton):
             return
         line = hash(skeleton)
         if not self._has_steps:
