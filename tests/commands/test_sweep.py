@@ -102,6 +102,45 @@ def test_layouts_are_such_as_the_engine_can_be_told(
         assert planned["expected"]["memory_bytes"] == pytest.approx(row["memory_bytes"])
 
 
+# Of Megatron's arguments, those that go only with a part of a layout.
+TIED = """
+CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node=8 --nnodes=1 pretrain_gpt.py \\
+  --num-layers 16 --hidden-size 2048 --ffn-hidden-size 8192 --num-attention-heads 32 --vocab-size 32000 \\
+  --max-position-embeddings 4096 --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear \\
+  --untie-embeddings-and-output-weights --attention-dropout 0.0 --hidden-dropout 0.0 --tokenizer-type NullTokenizer \\
+  --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --train-iters 100 --lr 1e-4 --bf16 --mock-data \\
+  --eval-interval 100 --log-interval 10 --ckpt-format torch_dist \\
+  --tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap \\
+  --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather \\
+  --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+"""
+
+
+def test_a_layout_is_ranked_without_the_arguments_that_it_does_not_go_with(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(TIED, encoding="utf-8")
+    sweep = ("plan", "run.sh", "topology.device=h100-sxm", "--sweep", "--engine", "megatron")
+    done = seatrial(*sweep, "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    ranked = json.loads(done.stdout)["ranked"]
+    for each in ranked:
+        settings = each["settings"]
+        keys = settings.get("execution.engine_keys", {"--tp-comm-overlap": "", "--overlap-param-gather": ""})
+        if "tensor" not in each["layout"]:
+            assert "--tp-comm-overlap" not in keys, each
+        if not settings["parallelism.zero1"] and "fsdp" not in each["layout"]:
+            assert "--overlap-param-gather" not in keys, each
+    assert any("execution.engine_keys" not in each["settings"] for each in ranked)
+    text = seatrial(*sweep, cwd=tmp_path).stdout
+    assert "are ranked without --tp-comm-overlap, which they do not go with" in text
+    # The same run in native words, with the first of these layouts, starts.
+    converted = seatrial("convert", "run.sh", "topology.device=h100-sxm", "--to", "native", cwd=tmp_path)
+    (tmp_path / "run.yaml").write_text(converted.stdout, encoding="utf-8")
+    words = shlex.split(text.rpartition("as overrides of a native configuration: ")[2])
+    planned = seatrial("plan", "run.yaml", *words, "--engine", "megatron", "--on", "slurm", "--all", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "--tp-comm-overlap" not in planned.stdout.partition("pretrain_gpt.py")[2]
+
+
 @pytest.mark.slow
 def test_the_table_says_why_the_others_lose(otherwise: Path, tmp_path: Path) -> None:
     text = seatrial("plan", str(otherwise), "--sweep", cwd=tmp_path).stdout

@@ -131,6 +131,22 @@ def test_what_cannot_be_done_is_said(arguments: tuple[str, ...], said: str, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("to", "overrides", "path", "said"),
+    [
+        ("megatron-env", ("batch.sequence_length=65536", "model=llama2-7b"), "train_llama2.sh", "sequences are longer"),
+        ("megatron", ("model.vocab_size=1", "data.kind=synthetic", "data.paths=[]"), "--vocab-size", "0 is less than 1"),
+        ("nxdt", ("data.validation_paths=",), "data.data_prefix", "it is empty"),
+    ],
+)
+def test_a_run_that_the_target_would_refuse_is_not_written(
+    to: str, overrides: tuple[str, ...], path: str, said: str, tmp_path: Path
+) -> None:
+    done = seatrial("convert", TINY, *overrides, "--to", to, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"error[cannot-express] {path}\n  why: the target cannot express this run: {said}" in done.stderr
+
+
 def test_secrets_are_neither_shown_nor_copied(tmp_path: Path) -> None:
     spec = replace(
         _load(TINY),

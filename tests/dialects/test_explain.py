@@ -99,3 +99,11 @@ def test_the_docs_show_what_is_really_printed() -> None:
     for command, shown in found:
         printed = seatrial(*command.split(), cwd=ROOT).stdout.splitlines()
         assert [line for line in shown.splitlines() if line not in (*printed, "  …")] == []
+
+
+def test_a_spelling_that_cannot_express_the_run_shows_its_keys() -> None:
+    path = ROOT / "configs" / "native" / "recipe-llama2-70b-h100.yaml"
+    (value,) = _explained(path, "steps", "batch.sequence_length=65536")
+    assert value["elsewhere"]["megatron-env"]["text"] is None
+    assert "TOTAL_ITERS" in value["elsewhere"]["megatron-env"]["key"]
+    assert value["elsewhere"]["megatron"]["text"] == "50"

@@ -364,6 +364,15 @@ def test_what_a_shell_could_take_for_more_is_not_given_to_the_script(value: str)
     assert any("whose shell would take DATA_CACHE_PATH=" in note for note in made.notes)
 
 
+def test_a_run_that_the_script_would_refuse_is_one_for_torchrun() -> None:
+    resolved = load(ROOT / "configs" / "maxtext" / "maxtext-llama2-7b-h100.sh", ["max_target_length=65536"], action="check")
+    assert resolved.spec is not None
+    topology = replace(resolved.spec.topology, device="mi300x", devices_per_node=8)
+    made = plan(replace(resolved.spec, topology=topology), "megatron")
+    assert "--seq-length" in made.processes[0].command.argv
+    assert "whose variables cannot say the run as it is" in " ".join(made.notes)
+
+
 def test_engines_are_what_the_table_says() -> None:
     """Each has what the protocol asks for, and finds the steps of its family's log."""
     lines = {"maxtext": "completed step: 7, seconds: 1", "megatron": " [x] iteration        7/      30 | consumed"}

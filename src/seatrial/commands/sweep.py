@@ -83,12 +83,13 @@ def _accepted(found: Layouts, resolved: Resolved, request: RunRequest, refused: 
             continue
         problems = lint(replace(resolved, spec=each.spec, problems=()), action="check", engine=request.engine).problems
         errors = [f"{problem.code}: {problem.path}" for problem in problems if problem.severity == "error"]
-        errors = errors or [f"engine-cannot: {path}" for path in fit.unsaid_layout(each.spec, request.engine)]
+        told, unsaid = (each.spec, list[str]()) if errors else fit.told_layout(each.spec, request.engine)
+        errors = errors or [f"engine-cannot: {path}" for path in unsaid]
         if errors:
             refused[errors[0]] += 1
         else:
             listed[_format(each.spec)] += 1
-            yield each
+            yield replace(each, spec=told)
 
 
 def _why(candidate: Candidate, best: Candidate) -> str:
@@ -167,11 +168,19 @@ def as_text(found: Sweep) -> str:
         lines.append(f"{len(found.too_large):,} do not fit: the fastest of them, {first}, {why}")
     lines += [f"{count:,} do not divide {name}" for name, count in sorted(found.uneven.items())]
     lines += [f"{count:,} are refused: {name}" for name, count in sorted(found.refused.items())]
+    lines += [f"{count:,} are ranked without {name}, which they do not go with" for name, count in _left_out(found)]
     if found.ranked:
         settings = _settings(found.ranked[0].candidate.spec, found.spec)
         overrides = " ".join(_override(path, value) for path, value in settings.items())
         lines.append(f"the fastest, as overrides of a native configuration: {overrides}")
     return "\n\n".join([*sections, "\n".join(lines)])
+
+
+def _left_out(found: Sweep) -> Iterator[tuple[str, int]]:
+    """The keys of the engine that some ranked layouts are without, and how many are."""
+    for name in found.spec.execution.engine_keys:
+        if count := sum(name not in each.candidate.spec.execution.engine_keys for each in found.ranked):
+            yield name, count
 
 
 def _shown(ranked: Sequence[Ranked]) -> Iterator[tuple[int, Ranked]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -187,10 +188,13 @@ def _field(path: str) -> Field | None:
 
 
 def _written(resolved: Resolved) -> dict[str, tuple[Written, Resolved]]:
-    """The run in every spelling, and read back from it; a run with errors in none."""
+    """The run in every spelling that can express it, and read back from it; a run with errors in none."""
     if resolved.spec is None or any(problem.severity == "error" for problem in resolved.problems):
         return {}
-    texts = {name: target.write(resolved.spec) for name, target in TARGETS.items()}
+    texts: dict[str, Written] = {}
+    for name, target in TARGETS.items():
+        with suppress(InputError):
+            texts[name] = target.write(resolved.spec)
     return {name: (text, TARGETS[name].read(parse(text))) for name, text in texts.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from seatrial.dialects.table import engine_keys
 from seatrial.dialects.table.written import Note, shown
@@ -51,15 +52,28 @@ def _decides(note: Note) -> bool:
     return has_own_schedule or (_is(note.path, _DECISIVE) and not _is(note.path, _HARMLESS_IN_MODEL))
 
 
-def unsaid_layout(spec: RunSpec, engine: str) -> list[str]:
-    """The paths of a layout's values that an engine cannot be told; our own trainer reads the spec itself."""
+def told_layout(spec: RunSpec, engine: str) -> tuple[RunSpec, list[str]]:
+    """A layout as an engine can be told it, and the paths of its values that cannot be; ours reads the spec itself.
+
+    The keys of the engine that it would refuse with this layout, as one of the overlap on an axis that is not split,
+    are left out.
+    """
     from seatrial.dialects import maxtext, megatron  # late: few verbs ask
 
     written = {"maxtext": maxtext.write, "megatron": megatron.write}
     if engine not in written:
-        return []
-    notes = left(written[engine](spec).notes, besides=_LAYOUT_SAID.get(engine, ()))
-    return [note.path for note in notes if _is(note.path, _LAYOUT)]
+        return spec, []
+    while True:
+        try:
+            notes = left(written[engine](spec).notes, besides=_LAYOUT_SAID.get(engine, ()))
+        except InputError as error:
+            blamed = [problem.path for problem in error.problems]
+            keys = {name: text for name, text in spec.execution.engine_keys.items() if name not in blamed}
+            if len(keys) == len(spec.execution.engine_keys):
+                return spec, blamed
+            spec = replace(spec, execution=replace(spec.execution, engine_keys=keys))
+        else:
+            return spec, [note.path for note in notes if _is(note.path, _LAYOUT)]
 
 
 def dropped(spec: RunSpec, engine: str) -> list[str]:

@@ -18,6 +18,7 @@ from seatrial.dialects.megatron.script import SCRIPTS
 from seatrial.dialects.megatron.write import EXAMPLES, command, script_variables
 from seatrial.dialects.table import engine_keys
 from seatrial.engines import Commands, Ground, Placement, fit, folders, nics
+from seatrial.errors import InputError
 from seatrial.estimate import hardware
 from seatrial.spec import RunSpec
 
@@ -75,7 +76,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     is_amd = device is None or device.vendor == "amd"
     idle = () if spec.checkpoint.enabled else ("checkpoint",)
     auto = ("execution.attention",) if spec.execution.attention == "auto" else ()
-    unsaid = fit.left(dialect.write(spec, "environment").notes, besides=(*_NOT_THE_SCRIPTS, *idle, *auto))
+    unsaid = _unsaid_by_script(spec, (*_NOT_THE_SCRIPTS, *idle, *auto))
     odd = _odd(_variables(spec, ground, 0)[1])
     arguments = [name for name in spec.execution.engine_keys if engine_keys.is_argument(name)]
     left_out = fit.dropped(spec, "megatron")
@@ -85,7 +86,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
         left = fit.left(dialect.write(spec, "arguments").notes, besides=(*_NOT_TORCHS, *idle))
         make, notes = _torchrun, fit.notes_on(left, title=TITLE, name="megatron")
         if is_amd:
-            unsaid_names = [*dict.fromkeys(note.path for note in unsaid), *arguments]
+            unsaid_names = [*dict.fromkeys(unsaid), *arguments]
             paths = ", ".join(unsaid_names[:4]) + (" …" if len(unsaid_names) > 4 else "")
             why = (
                 f"whose variables cannot say {paths}"
@@ -99,6 +100,14 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
         left_out += [name for name in spec.execution.engine_keys if engine_keys.is_variable(name)]
     notes += [*_notes(spec, ground, is_script=make is _script), *of_hosts]
     return Commands(each=each, notes=notes, dropped=left_out)
+
+
+def _unsaid_by_script(spec: RunSpec, besides: tuple[str, ...]) -> list[str]:
+    """The paths of values that the script's variables cannot say; of a run that it would refuse, the run itself."""
+    try:
+        return [note.path for note in fit.left(dialect.write(spec, "environment").notes, besides=besides)]
+    except InputError:
+        return ["the run as it is"]
 
 
 def _placed(spec: RunSpec, ground: Ground) -> RunSpec:

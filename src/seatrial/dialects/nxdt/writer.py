@@ -14,6 +14,7 @@ from seatrial.dialects.nxdt.settings import OF_CONFIG
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import written_values
 from seatrial.dialects.table.written import Written, nested, read_back, write
+from seatrial.errors import InputError
 from seatrial.spec import Resolved, RunSpec
 from seatrial.spec.presets import MODELS, architecture
 
@@ -65,7 +66,8 @@ WHY = {
 def written(spec: RunSpec, read: Read, kept: Mapping[str, Any]) -> Written:
     """The text of the model source that loses less: Hugging Face's, for a preset that can be named, or Megatron's.
 
-    `kept` are keys of the file that the spec was read from: what it does not hold of them, and users' own.
+    `kept` are keys of the file that the spec was read from: what it does not hold of them, and users' own. Raises
+    InputError where NxDT's file cannot say the run with either.
     """
     preset = _preset(spec)
     unnamed = {name: value for name, value in kept.items() if name not in OF_CONFIG}
@@ -75,7 +77,14 @@ def written(spec: RunSpec, read: Read, kept: Mapping[str, Any]) -> Written:
         named = yaml_writer.dump(nested(_values(spec, preset, kept)))
         texts = [named, *texts] if _names_the_model(named, spec, read) else texts
     whole = ("container", "distributed", "model.rope_scaling")  # one note for each of these parts
-    files = (write(spec, text, ".yaml", read, WHY, whole=whole) for text in texts)
+    files, refusals = [], []
+    for text in texts:
+        try:
+            files.append(write(spec, text, ".yaml", read, WHY, whole=whole))
+        except InputError as error:
+            refusals.append(error)
+    if not files:
+        raise refusals[0]
     return min(files, key=lambda file: len(file.notes))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from seatrial import source
 from seatrial.command import MASK, is_secret, without_looks
 from seatrial.dialects.table.entries import Request, is_within
-from seatrial.errors import InputError
+from seatrial.errors import InputError, Problem
 from seatrial.source import Document
 from seatrial.spec import Expectation, Resolved, RunSpec, flatten
 
@@ -86,12 +86,23 @@ def write(
     spec: RunSpec, text: str, suffix: str, read: Callable[[Request], Resolved], why: Mapping[str, str],
     *, whole: Collection[str] = (), shows_other: bool = False, engine: str = "",
 ) -> Written:  # fmt: skip
-    """The text with its notes, found by reading it back, for an `engine` if only that takes all of it; see `notes`."""
+    """The text with its notes, found by reading it back, for an `engine` if only that takes all of it; see `notes`.
+
+    Raises InputError where the text would be refused, as one with sequences longer than a script can have.
+    """
     again = read_back(text, suffix, read, engine)
-    if again.spec is None:  # what a dialect writes it can always read
-        raise AssertionError([problem.as_dict() for problem in again.problems])
+    if again.spec is None:
+        raise InputError(_refused(again.problems))
     found = notes(spec, again.spec, why, whole=whole, shows_other=shows_other)
     return Written(text=text, suffix=suffix, notes=found)
+
+
+def _refused(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """The errors of a text that was written and is not kept, each by the key of the target that is blamed."""
+    for problem in problems:
+        if problem.severity == "error":
+            why, fix = f"the target cannot express this run: {problem.why}", "choose another target, or change the run"
+            yield replace(problem, code="cannot-express", why=why, fix=fix, mark=None)
 
 
 def notes(
