@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from seatrial.check.finder import Finder
 from seatrial.check.mesh import mesh_is_sound
@@ -52,6 +53,26 @@ def _tflops(spec: RunSpec, target: Expectation) -> dict[str, float]:
     return {}
 
 
+class Asked(NamedTuple):
+    """The least work that a target on speed asks for: the convention by which it does, the TFLOP/s by that convention,
+    and those that are done, as causal attention needs no more."""
+
+    convention: str
+    tflops: float
+    done: float
+
+
+def _least(spec: RunSpec, target: Expectation) -> Asked | None:
+    """A target as whoever counts most FLOPs for the same work means it; None for one that is not on speed."""
+    length = spec.batch.sequence_length
+    causal = flops.flops_per_token(spec.model, length)
+    each = (
+        Asked(name, value, value * causal / flops.flops_per_token(spec.model, length, name))
+        for name, value in _tflops(spec, target).items()
+    )
+    return min(each, key=lambda asked: asked.done, default=None)
+
+
 def _tokens_per_second(spec: RunSpec, step_seconds: float) -> float:
     return spec.tokens_per_step / spec.topology.num_devices / step_seconds
 
@@ -68,15 +89,15 @@ def _meaning(target: Expectation, tflops: float) -> str:
 
 
 def impossible_targets(finder: Finder) -> Iterator[Problem]:
-    """No target lies above what the device can do at its peak."""
+    """No target lies above what the device can do at its peak, by whatever convention FLOPs are counted."""
     peak = _peak(finder.spec)
     for target in finder.spec.expectations:
         path = f"expectations.{target.metric}"
-        asked = min(_tflops(finder.spec, target).values(), default=0.0)
+        asked, least = min(_tflops(finder.spec, target).values(), default=0.0), _least(finder.spec, target)
         if target.metric in ("mfu", "memory_fraction") and target.value > 1:
             why = f"{target.value:g} is above 1, and this is a fraction"
             yield finder.at(path, "warning", "impossible-expectation", why, "use a fraction")
-        elif peak and asked > peak[1]:
+        elif peak and least and least.done > peak[1]:
             device, most, number_format = peak
             is_floor = METRICS[target.metric].better == "higher"
             limit = target.value * most / asked if is_floor else target.value * asked / most
@@ -110,28 +131,39 @@ def _where_tuned_ones_are(finder: Finder, peak: float) -> str:
 
 
 def unreachable_targets(finder: Finder) -> Iterator[Problem]:
-    """No target lies above what the fastest layout of these devices reaches, at the upper end of its interval."""
+    """No target lies above what the fastest layout of these devices reaches, at the upper end of its interval.
+
+    Of TFLOP/s and MFU by the published convention that counts most FLOPs.
+    """
     spec, peak = finder.spec, _peak(finder.spec)
-    asked = {target: min(_tflops(spec, target).values(), default=0.0) for target in spec.expectations}
-    asked = {target: value for target, value in asked.items() if value and peak and value <= peak[1]}
+    asked = {target: least for target in spec.expectations if (least := _least(spec, target))}
+    asked = {target: least for target, least in asked.items() if peak and least.done <= peak[1]}
     known = _expected(spec, finder.engine) if asked else None
     if known is None:
         return
     own, profile = known
-    most = _tflops_of_step(spec, own.interval[0])
-    above = {target: value for target, value in asked.items() if value > most}
+    above = {target: least for target, least in asked.items() if least.done > _done(spec, own)}
     best = fastest(spec, finder.engine, profile) if above else None
     if best is None:
         return
-    reached = _tflops_of_step(spec, best.interval[0])
-    for target, value in above.items():
-        if value > reached:
+    best = min(best, own, key=lambda time: time.step_seconds)
+    for target, least in above.items():
+        if least.done > _done(spec, best):
+            reached = least.tflops * _done(spec, best) / least.done
+            is_usual = least.convention == flops.DEFAULT_CONVENTION
+            counted = "" if is_usual else f", FLOPs counted {least.convention.replace('_', '-')}"
             yield finder.at(
                 f"expectations.{target.metric}", "warning", "unreachable-expectation",
-                f"{_meaning(target, value)}the fastest layout of {spec.topology.num_devices} {profile.device} takes "
-                f"{best.step_seconds:.3g} s a step, and at best ({profile.certainty}) reaches {reached:.0f} TFLOP/s",
+                f"{_meaning(target, least.tflops)}the fastest layout of {spec.topology.num_devices} {profile.device} "
+                f"takes {best.step_seconds:.3g} s a step, and at best ({profile.certainty}) reaches {reached:.0f} "
+                f"TFLOP/s{counted}",
                 f"expect what {reached:.0f} TFLOP/s mean, or less; seatrial plan --sweep shows the layouts",
             )  # fmt: skip
+
+
+def _done(spec: RunSpec, time: StepTime) -> float:
+    """The TFLOP/s of a step that is as fast as it may be, of causal attention."""
+    return _tflops_of_step(spec, time.interval[0])
 
 
 def weak_targets(finder: Finder) -> Iterator[Problem]:
