@@ -241,13 +241,21 @@ def test_an_evaluation_without_data_fails_what_would_run_it(data: Data) -> None:
         assert [p for p in findings(replace(spec, data=has)) if p.code == "missing-data"] == []
 
 
-def test_devices_may_share_a_head_where_seatrial_trains_or_megatron_does_not() -> None:
+def test_devices_may_share_a_head_which_old_versions_of_megatron_refuse() -> None:
     spec = replace(OURS, parallelism=within(tensor=8), model=replace(SMALL, num_kv_heads=4))
     megatron = replace(spec, dialect="cvs-megatron")
     assert [findings(spec, "run"), findings(spec, "check"), findings(megatron, "run")] == [[], [], []]
+    assert "shared-heads" not in [each.code for each in findings(replace(spec, dialect="nxdt"), "check")]
     (finding,) = findings(megatron, "check")
-    assert finding.path == "model.num_kv_heads"
-    assert "num_kv_heads 4 cannot be split evenly over tensor = 8" in finding.why
+    assert (finding.severity, finding.code, finding.path) == ("warning", "shared-heads", "model.num_kv_heads")
+    assert "2 devices of the tensor axis share a key/value head" in finding.why
+
+
+def test_heads_that_no_megatron_can_share_are_an_error() -> None:
+    model = replace(SMALL, num_heads=24, num_kv_heads=3, ffn_dim=192)
+    spec = replace(OURS, parallelism=within(tensor=8), model=model, dialect="cvs-megatron")
+    found = findings(spec, "check")
+    assert [each.path for each in found if each.code == "not-divisible"] == ["model.num_kv_heads"]
 
 
 # What the trainer cannot do at all, or only with data that it cannot read: then another finding stands beside it.

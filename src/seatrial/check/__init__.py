@@ -72,6 +72,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("the mesh uses every device once", mesh.devices_used),
     ("the global batch divides into micro batches", mesh.batch_divides),
     ("what a mesh axis splits is a multiple of it", mesh.split_dimensions),
+    ("devices share key/value heads where they can", mesh.shared_heads_are_known),
     ("the stages of a pipeline are even and busy", mesh.pipeline_is_even),
     ("the run fits into each device's memory", memory.memory_fits),
     # number formats

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
-from seatrial.spec import LOSS_TOKENS, MeshShape, Needs, RunSpec, Split, uneven_splits
+from seatrial.spec import LOSS_TOKENS, MeshShape, RunSpec, Split, uneven_splits
 
 MOST_WAITING = 0.5  # of the time that a pipeline computes
 
@@ -56,18 +56,16 @@ def pads_shards(spec: RunSpec) -> bool:
     return "megatron" in spec.dialect or spec.dialect == "nxdt"
 
 
-def _uneven(spec: RunSpec, needs: Needs) -> dict[str, Split]:
+def _uneven(spec: RunSpec) -> dict[str, Split]:
     """By name, what the mesh does not split evenly; nothing where the mesh itself is wrong."""
-    # Megatron-LM lets no devices share a key/value head; the others do, Seatrial's own trainer among them.
-    shares_heads = needs.trainer or "megatron" not in spec.dialect
-    found = uneven_splits(spec, shares_heads=shares_heads, pads_shards=pads_shards(spec)) if mesh_is_sound(spec) else ()
+    found = uneven_splits(spec, pads_shards=pads_shards(spec)) if mesh_is_sound(spec) else ()
     return {split.name: split for split in found}
 
 
 def batch_divides(finder: Finder) -> Iterator[Problem]:
     """The global batch is a multiple of the micro batches of all replicas."""
     spec = finder.spec
-    if split := _uneven(spec, finder.needs).get("global_batch_size"):
+    if split := _uneven(spec).get("global_batch_size"):
         yield finder.at(
             split.path, "error", "not-divisible",
             f"{split.size} sequences a step are not a multiple of {spec.batch.micro_batch_size} (micro batch) × "
@@ -77,7 +75,7 @@ def batch_divides(finder: Finder) -> Iterator[Problem]:
 
 def split_dimensions(finder: Finder) -> Iterator[Problem]:
     """Every dimension that a mesh axis splits is a multiple of the axis."""
-    for name, split in _uneven(finder.spec, finder.needs).items():
+    for name, split in _uneven(finder.spec).items():
         if name in ("num_layers", "global_batch_size", LOSS_TOKENS):  # these have rules of their own
             continue
         why = f"{name} {split.size} cannot be split evenly over {split.axes} = {split.parts}"
@@ -85,6 +83,18 @@ def split_dimensions(finder: Finder) -> Iterator[Problem]:
         if name == "vocab_size":
             fix += "; or pad the tables (model.vocab_multiple), as Megatron-LM does to a multiple of 128 × tensor"
         yield finder.at(split.path, "error", "not-divisible", why, fix)
+
+
+def shared_heads_are_known(finder: Finder) -> Iterator[Problem]:
+    """Devices of the tensor axis share a key/value head only in versions of Megatron-LM that can."""
+    spec = finder.spec
+    heads, tensor = spec.model.num_kv_heads, spec.mesh["tensor"] if mesh_is_sound(spec) else 1
+    is_megatron = finder.engine == "megatron" and spec.dialect != "nxdt"
+    if is_megatron and heads < tensor and tensor % heads == 0:
+        why = (f"{tensor // heads} devices of the tensor axis share a key/value head, which Megatron-LM can since "
+               "December 2025 (#2565); before, it refuses it")  # fmt: skip
+        fix = f"use such a version, or tensor parallelism of {heads} or less"
+        yield finder.at("model.num_kv_heads", "warning", "shared-heads", why, fix)
 
 
 def pipeline_is_even(finder: Finder) -> Iterator[Problem]:
@@ -95,7 +105,7 @@ def pipeline_is_even(finder: Finder) -> Iterator[Problem]:
     stages, virtual, layers = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.model.num_layers
     within = spec.parallelism.within_node.pipeline > 1
     where = f"parallelism.{'within_node' if within else 'across_nodes'}.pipeline"
-    if split := _uneven(spec, finder.needs).get("num_layers"):
+    if split := _uneven(spec).get("num_layers"):
         parts = f"{stages} stages" + (f" × {virtual} virtual ones" if virtual > 1 else "")
         ends = split.size - layers
         whole = f"{layers} layers" + (f" and {ends} for the ends, which count as layers," if ends else "")
