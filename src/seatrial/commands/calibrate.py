@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from seatrial.commands.device_profile import cpu_name, keep
+from seatrial.commands.device_profile import check_folder, cpu_name, keep
 from seatrial.console import UNLIMITED, Say, show_value, table
 from seatrial.engines.native import CPU_MALLOC, TUNABLES
 from seatrial.errors import LaunchError
@@ -45,8 +45,9 @@ T = TypeVar("T", MeasuredProduct, MeasuredAttention)
 def calibrate(*, cpu: bool, say: Say) -> tuple[Profile, Path]:
     """Measures the accelerators of this machine, or with `cpu` its processor, and keeps the profile.
 
-    Raises LaunchError where the measuring fails.
+    Raises InputError where a profile cannot be kept, before anything is measured, and LaunchError where that fails.
     """
+    check_folder()
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > BUSY * cores:
         busy = f"this machine is busy (load {load:.1f} on {cores} cores)"

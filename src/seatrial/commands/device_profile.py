@@ -8,8 +8,9 @@ import platform
 import re
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
-from seatrial.errors import Problem
+from seatrial.errors import InputError, Problem, reason_of
 from seatrial.estimate import hardware, time_profile
 from seatrial.estimate.time_profile import Profile
 from seatrial.runs.files import write_text
@@ -66,6 +67,17 @@ def measured(device: str) -> tuple[Profile | None, tuple[Problem, ...]]:
     again = f"seatrial calibrate{' --cpu' if device.startswith(CPU) else ''}"
     why += f", and is not used until `{again}` has measured again"
     return None, (Problem(severity="warning", code="device-profile", path=str(path), why=why, fix=f"run {again}"),)
+
+
+def check_folder() -> None:
+    """Makes the folder of the profiles. Raises InputError where none can be written there."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder()):
+            pass
+    except OSError as error:
+        why, fix = f"no profile can be kept there: {reason_of(error)}", f"name another folder by {FOLDER}"
+        raise InputError.single("unwritable", str(folder()), why, fix) from None
 
 
 def keep(profile: Profile) -> Path:
