@@ -33,7 +33,6 @@ from seatrial.spec.presets import MODELS
 from tests.helpers.checked_specs import SOUND, bars, findings, within
 from tests.helpers.seeds import COMPLETE, MULTI_70B, SINGLE_MI300X, SINGLE_MI355X
 
-
 # Eight nodes of H100 that train Llama 3.1 70B as NVIDIA's recipe does; the model and its sequences, and a speed that
 # was published with the FLOPs of the full square of attention, where there is one.
 NODES_OF_H100 = replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -106,8 +107,9 @@ def test_layouts_are_such_as_the_engine_can_be_told(
 TIED = """
 CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node=8 --nnodes=1 pretrain_gpt.py \\
   --num-layers 16 --hidden-size 2048 --ffn-hidden-size 8192 --num-attention-heads 32 --vocab-size 32000 \\
-  --max-position-embeddings 4096 --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear \\
-  --untie-embeddings-and-output-weights --attention-dropout 0.0 --hidden-dropout 0.0 --tokenizer-type NullTokenizer \\
+  --max-position-embeddings 4096 --position-embedding-type rope --normalization RMSNorm --swiglu \\
+  --disable-bias-linear --untie-embeddings-and-output-weights --attention-dropout 0.0 --hidden-dropout 0.0 \\
+  --tokenizer-type NullTokenizer \\
   --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --train-iters 100 --lr 1e-4 --bf16 --mock-data \\
   --eval-interval 100 --log-interval 10 --ckpt-format torch_dist \\
   --tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap \\
@@ -188,3 +190,40 @@ def test_a_profile_of_another_version_is_warned_of_once(
     (line,) = [line for line in done.stderr.splitlines() if "h100-sxm.json" in line]
     assert "another version" in line
     assert "seatrial calibrate" in line
+
+
+def test_a_folder_that_cannot_have_profiles_is_known_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv(device_profile.FOLDER, str(tmp_path / "file" / "profiles"))
+    done = seatrial("calibrate", "--cpu", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "measuring" not in done.stderr
+    assert "error[unwritable]" in done.stderr
+    assert "no profile can be kept there: Not a directory" in done.stderr
+
+
+def test_the_configurations_own_layout_is_named(tmp_path: Path) -> None:
+    """It is the 32nd or so, with micro-batches that no other layout has; elsewhere it does not fit."""
+    short = """
+name: short
+model: llama3.2-1b
+batch: {sequence_length: 512, global_batch_size: 256, micro_batch_size: 32}
+steps: 50
+topology: {num_nodes: 1, devices_per_node: 8, device: h200}
+parallelism: {within_node: {fsdp: -1}}
+execution: {remat: none}
+data: {kind: synthetic}
+"""
+    path = tmp_path / "short.yaml"
+    path.write_text(short, encoding="utf-8")
+    text = seatrial("plan", str(path), "--sweep", cwd=tmp_path).stdout
+    assert re.search(r"^\d+ +fsdp 8 +32 +none +bfloat16 .* as configured: ", text, re.MULTILINE)
+    ranked = json.loads(seatrial("plan", str(path), "--sweep", "--format", "json", cwd=tmp_path).stdout)["ranked"]
+    (own,) = [each for each in ranked if each["is_own"]]
+    planned = json.loads(seatrial("plan", str(path), "--format", "json", cwd=tmp_path).stdout)
+    assert own["step_seconds"] == pytest.approx(planned["expected"]["time"]["step_seconds"])
+    larger = short.replace("h200", "a100-sxm-40gb").replace("llama3.2-1b", "llama3.1-8b").replace("fsdp: -1", "data: 8")
+    path.write_text(larger, encoding="utf-8")
+    assert "the layout as configured needs" in seatrial("plan", str(path), "--sweep", cwd=tmp_path).stdout

@@ -365,7 +365,8 @@ def test_what_a_shell_could_take_for_more_is_not_given_to_the_script(value: str)
 
 
 def test_a_run_that_the_script_would_refuse_is_one_for_torchrun() -> None:
-    resolved = load(ROOT / "configs" / "maxtext" / "maxtext-llama2-7b-h100.sh", ["max_target_length=65536"], action="check")
+    path = ROOT / "configs" / "maxtext" / "maxtext-llama2-7b-h100.sh"
+    resolved = load(path, ["max_target_length=65536"], action="check")
     assert resolved.spec is not None
     topology = replace(resolved.spec.topology, device="mi300x", devices_per_node=8)
     made = plan(replace(resolved.spec, topology=topology), "megatron")

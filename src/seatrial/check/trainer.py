@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from seatrial.check.data import FROM_FILES, has_validation
 from seatrial.check.finder import Finder
@@ -99,7 +99,7 @@ def _has_uneven_stages(spec: RunSpec) -> bool:
     return bool(stages > 1 and counts and spec.model.num_layers % (stages * parallelism.virtual_pipeline))
 
 
-def _no_recipe(quantization: str | None, sizes: dict[str, int]) -> str | None:
+def _no_recipe(quantization: str | None, sizes: Mapping[str, int]) -> str | None:
     """The reason that the trainer cannot quantize its products like this; None if it can."""
     recipe = QUANTIZATIONS.get(quantization or "")
     if quantization is None or (recipe and not (recipe.startswith("delayed") and sizes.get("pipeline", 1) > 1)):

@@ -76,10 +76,14 @@ def sweep(request: RunRequest) -> Sweep:
 
 
 def _accepted(found: Layouts, resolved: Resolved, request: RunRequest, refused: Counter[str]) -> Iterator[Candidate]:
-    """Those without an error for the trainer, which it can be told; other findings are as those of the run."""
+    """Those without an error for the trainer, which it can be told; other findings are as those of the run.
+
+    Of those that differ only in the chunks of their stages, the fastest.
+    """
     listed: Counter[str] = Counter()
+    seen: set[tuple[Any, ...]] = set()
     for each in found.fitting:
-        if listed[_format(each.spec)] == MOST_LISTED:
+        if (listed[_format(each.spec)] >= MOST_LISTED or _but_chunks(each.spec) in seen) and not each.is_own:
             continue
         problems = lint(replace(resolved, spec=each.spec, problems=()), action="check", engine=request.engine).problems
         errors = [f"{problem.code}: {problem.path}" for problem in problems if problem.severity == "error"]
@@ -89,7 +93,15 @@ def _accepted(found: Layouts, resolved: Resolved, request: RunRequest, refused: 
             refused[errors[0]] += 1
         else:
             listed[_format(each.spec)] += 1
+            seen.add(_but_chunks(each.spec))
             yield replace(each, spec=told)
+
+
+def _but_chunks(spec: RunSpec) -> tuple[Any, ...]:
+    """All of a layout but the number of chunks of each stage."""
+    shape, execution = replace(spec.parallelism, virtual_pipeline=1), spec.execution
+    kept = execution.remat, execution.remat_modules, execution.remat_kept, execution.remat_offloaded
+    return shape, spec.batch.micro_batch_size, spec.precision.quantization, kept
 
 
 def _why(candidate: Candidate, best: Candidate) -> str:
@@ -134,6 +146,7 @@ def _as_dict(each: Candidate, own: RunSpec) -> dict[str, Any]:
     spec, seconds = each.spec, each.time.step_seconds
     return {
         "layout": show(spec),
+        "is_own": each.is_own,
         "settings": _settings(spec, own),
         "step_seconds": seconds,
         "low_seconds": each.time.interval[0],
@@ -166,6 +179,7 @@ def as_text(found: Sweep) -> str:
         spec, why = found.too_large[0].spec, _too_large(found.too_large[0])
         first = f"{show(spec)}, micro-batches of {spec.batch.micro_batch_size}, remat {show_row(spec.execution)}"
         lines.append(f"{len(found.too_large):,} do not fit: the fastest of them, {first}, {why}")
+    lines += [f"the layout as configured {_too_large(each)}" for each in found.too_large if each.is_own]
     lines += [f"{count:,} do not divide {name}" for name, count in sorted(found.uneven.items())]
     lines += [f"{count:,} are refused: {name}" for name, count in sorted(found.refused.items())]
     lines += [f"{count:,} are ranked without {name}, which they do not go with" for name, count in _left_out(found)]
@@ -184,10 +198,10 @@ def _left_out(found: Sweep) -> Iterator[tuple[str, int]]:
 
 
 def _shown(ranked: Sequence[Ranked]) -> Iterator[tuple[int, Ranked]]:
-    """The first ones, and the first of each number format, with their ranks."""
+    """The first ones, the first of each number format and the configuration's own, with their ranks."""
     seen: set[str] = set()
     for number, each in enumerate(ranked, 1):
-        if number <= SHOWN or _format(each.candidate.spec) not in seen:
+        if number <= SHOWN or _format(each.candidate.spec) not in seen or each.candidate.is_own:
             yield number, each
         seen.add(_format(each.candidate.spec))
 
@@ -196,8 +210,9 @@ def _row(number: int, ranked: Ranked) -> tuple[str, ...]:
     each = ranked.candidate
     spec, seconds = each.spec, each.time.step_seconds
     share = utilization(spec, seconds)
+    why = f"as configured: {ranked.why}" if each.is_own and ranked.why else ranked.why
     return (
         str(number), show(spec), str(spec.batch.micro_batch_size), show_row(spec.execution), _format(spec),
         f"{show_seconds(seconds)} s", f"{spec.tokens_per_step / spec.topology.num_devices / seconds:,.0f}",
-        f"{share:.1%}" if share else "", show_size(each.memory_bytes), ranked.why,
+        f"{share:.1%}" if share else "", show_size(each.memory_bytes), why,
     )  # fmt: skip

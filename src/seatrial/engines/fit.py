@@ -25,7 +25,10 @@ _SAID_OTHERWISE = (
 )  # fmt: skip
 
 # What a layout changes, and of that what an engine needs no words for.
-_LAYOUT = ("parallelism", "batch", "execution.remat", "execution.remat_modules", "precision.quantization")
+_LAYOUT = (
+    "parallelism", "batch", "precision.quantization", "execution.remat", "execution.remat_modules",
+    "execution.remat_kept", "execution.remat_offloaded",
+)  # fmt: skip
 _LAYOUT_SAID = {"maxtext": ("parallelism.sequence_parallel",)}
 
 

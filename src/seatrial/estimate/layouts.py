@@ -1,8 +1,9 @@
 """The ways in which a run could be laid out on its devices: meshes, recomputation, micro-batches and formats, timed.
 
 A layout changes how a step is computed, never what is learnt but for its number format: model, sequences and global
-batch stay. Candidates divide evenly, as our own trainer asks; those that need more memory than a process gets are named
-with what they would need.
+batch stay. The run's own layout is the first, whatever it is; the others divide evenly, as our own trainer asks, or
+count the ends of the model as layers where the run does. Those that need more memory than a process gets are named with
+what they would need.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from seatrial.estimate import hardware, memory
 from seatrial.estimate.time_model import StepTime, predict
@@ -27,19 +29,24 @@ OF_ENGINES: dict[str, tuple[Row, ...]] = {
 }
 MICRO_BATCHES = (1, 2, 4, 8)
 CONTEXTS = (1, 2, 4, 8)
+MOST_CHUNKS = 8  # of a stage; the run's own may have more
 FP8 = "te_fp8_currentscaling"
 INNERMOST_FIRST = ("tensor", "context", "fsdp", "data", "pipeline")  # what exchanges most stays closest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A layout: its spec, its time, and the memory that it needs of each device; None: that a process has no limit."""
+    """A layout: its spec, its time, and the memory that it needs of each device; None: that a process has no limit.
+
+    `is_own`: it is that of the configuration.
+    """
 
     spec: RunSpec
     time: StepTime
     memory_bytes: float
     memory_parts: dict[str, float]
     available_bytes: float | None
+    is_own: bool
 
     @property
     def fits(self) -> bool:
@@ -60,23 +67,18 @@ def layouts(spec: RunSpec, engine: str, profile: Profile, *, formats: Sequence[s
     device has."""
     found: list[Candidate] = []
     uneven: dict[str, int] = {}
-    available = memory.available_bytes(spec, engine)
-    for parallelism, micro in _shapes(spec):
-        batch = replace(spec.batch, micro_batch_size=micro)
-        shaped = replace(spec, parallelism=parallelism, batch=batch)
-        if split := next(uneven_splits(shaped), None):
-            uneven[split.name] = uneven.get(split.name, 0) + 1
-            continue
+    available, own = memory.available_bytes(spec, engine), memory.decided(_own(spec), engine)
+    for shaped in _shaped(spec, uneven):
         for quantization in _formats(spec) if formats is None else formats:
             precision = replace(spec.precision, quantization=quantization)
-            for row in rows(engine):
-                one = replace(shaped, precision=precision, execution=with_row(spec.execution, row))
+            for execution in _executions(spec, engine):
+                one = replace(shaped, precision=precision, execution=execution)
                 if (timed := predict(one, engine, profile)) is None:
                     continue
                 need = memory.per_device(one, engine)
                 found.append(Candidate(
                     spec=one, time=timed, memory_bytes=need.total_bytes, memory_parts=need.parts,
-                    available_bytes=available,
+                    available_bytes=available, is_own=one == own,
                 ))  # fmt: skip
     found.sort(key=lambda each: each.time.step_seconds)
     return Layouts(
@@ -89,12 +91,9 @@ def layouts(spec: RunSpec, engine: str, profile: Profile, *, formats: Sequence[s
 def fastest(spec: RunSpec, engine: str, profile: Profile) -> StepTime | None:
     """The time of the fastest layout that fits, in the run's own number format; None where none does."""
     timed: list[tuple[float, int, StepTime, RunSpec]] = []
-    for parallelism, micro in _shapes(spec):
-        shaped = replace(spec, parallelism=parallelism, batch=replace(spec.batch, micro_batch_size=micro))
-        if next(uneven_splits(shaped), None):
-            continue
-        for row in rows(engine):
-            one = replace(shaped, execution=with_row(spec.execution, row))
+    for shaped in _shaped(spec, {}):
+        for execution in _executions(spec, engine):
+            one = replace(shaped, execution=execution)
             if found := predict(one, engine, profile):
                 timed.append((found.step_seconds, len(timed), found, one))
     available = memory.available_bytes(spec, engine)
@@ -125,9 +124,38 @@ def _formats(spec: RunSpec) -> tuple[str | None, ...]:
     return (None, own or FP8) if has_fp8 or own else (None,)
 
 
+def _executions(spec: RunSpec, engine: str) -> list[Execution]:
+    """The run's own recomputation, and the rows that its engine has besides."""
+    own = memory.decided(spec, engine).execution
+    others = (with_row(spec.execution, row) for row in rows(engine))
+    return [own, *(each for each in others if each != own)]
+
+
+def _shaped(spec: RunSpec, uneven: dict[str, int]) -> Iterator[RunSpec]:
+    """The run on its own mesh, then on each other; `uneven` counts those that do not divide, by what does not."""
+    own = _own(spec)
+    yield own
+    for parallelism, micro in _shapes(spec):
+        shaped = replace(spec, parallelism=parallelism, batch=replace(spec.batch, micro_batch_size=micro))
+        if shaped == own:
+            continue
+        if split := next(uneven_splits(shaped), None):
+            uneven[split.name] = uneven.get(split.name, 0) + 1
+        else:
+            yield shaped
+
+
+def _own(spec: RunSpec) -> RunSpec:
+    """The run with the sizes of its mesh that are left open."""
+    within = spec.parallelism.within_node.resolve(spec.topology.devices_per_node)
+    across = spec.parallelism.across_nodes.resolve(spec.topology.num_nodes)
+    return replace(spec, parallelism=replace(spec.parallelism, within_node=within, across_nodes=across))
+
+
 def _shapes(spec: RunSpec) -> Iterator[tuple[Parallelism, int]]:
     """Meshes over the devices, and micro-batches that the global batch has on them."""
     per_node, batch = spec.topology.devices_per_node, spec.batch.global_batch_size
+    micros = sorted({*MICRO_BATCHES, spec.batch.micro_batch_size})
     for tensor, context, stages, rest in _splits(spec):
         for fsdp, data, zero1 in _replicas(rest, per_node // math.gcd(per_node, tensor * context)):
             sizes = {"tensor": tensor, "context": context, "pipeline": stages, "fsdp": fsdp, "data": data}
@@ -135,15 +163,44 @@ def _shapes(spec: RunSpec) -> Iterator[tuple[Parallelism, int]]:
                 continue
             strategy = spec.parallelism.context_strategy
             made = replace(mesh, zero1=zero1, sequence_parallel=tensor > 1, context_strategy=strategy)
-            yield from ((made, micro) for micro in MICRO_BATCHES if batch % (rest * micro) == 0)
+            for micro in micros:
+                if batch % (rest * micro) == 0:
+                    passes = batch // (rest * micro)
+                    yield from ((replace(made, **staged), micro) for staged in _staged(spec, stages, passes))
+
+
+class _Staged(TypedDict):
+    """The layers of a pipeline's stages."""
+
+    virtual_pipeline: int
+    counts_embedding: bool
+    counts_head: bool
+
+
+def _staged(spec: RunSpec, stages: int, passes: int) -> Iterator[_Staged]:
+    """The ways to give the layers to stages: the ends of the model as layers, too, where the run has it so; in chunks,
+    where micro-batches come in groups of the stages."""
+    for embedding, head in _ends(spec) if stages > 1 else [(False, False)]:
+        each, left = divmod(spec.model.num_layers + embedding + head, stages)
+        if not left:
+            most = MOST_CHUNKS if stages > 1 and passes % stages == 0 else 1
+            for chunks in (number for number in _divisors(each) if number <= most):
+                yield {"virtual_pipeline": chunks, "counts_embedding": embedding, "counts_head": head}
+
+
+def _ends(spec: RunSpec) -> list[tuple[bool, bool]]:
+    """The ends of the model that count as layers: neither, and those that do in the run."""
+    own = spec.parallelism.counts_embedding, spec.parallelism.counts_head
+    return [(False, False)] if own == (False, False) else [(False, False), own]
 
 
 def _splits(spec: RunSpec) -> Iterator[tuple[int, int, int, int]]:
     """Sizes of tensor, context and pipeline, and the replicas that they leave, where the global batch has as many."""
     devices, model = spec.topology.num_devices, spec.model
     tensors = _divisors(math.gcd(spec.topology.devices_per_node, model.num_heads))
-    stages = _divisors(math.gcd(devices, model.num_layers))
-    for each in itertools.product(tensors, CONTEXTS, stages):
+    contexts = sorted({*CONTEXTS, spec.mesh["context"]})
+    stages = sorted({s for ends in _ends(spec) for s in _divisors(math.gcd(devices, model.num_layers + sum(ends)))})
+    for each in itertools.product(tensors, contexts, stages):
         rest, left = divmod(devices, math.prod(each))
         if not left and rest and spec.batch.global_batch_size % rest == 0:
             yield (*each, rest)
@@ -177,8 +234,9 @@ def _divisors(number: int) -> list[int]:
 
 
 def show(spec: RunSpec) -> str:
-    """A layout in a few words: "fsdp 8 × tensor 2"."""
-    sizes = [f"{axis} {size}" for axis in AXES if (size := spec.mesh[axis]) > 1]
+    """A layout in a few words: "fsdp 8 × tensor 2", "pipeline 4 (2 chunks) × data 2, ZeRO-1"."""
+    chunks = {"pipeline": f" ({number} chunks)" if (number := spec.parallelism.virtual_pipeline) > 1 else ""}
+    sizes = [f"{axis} {size}{chunks.get(axis, '')}" for axis in AXES if (size := spec.mesh[axis]) > 1]
     return " × ".join(sizes) + (", ZeRO-1" if spec.parallelism.zero1 else "") if sizes else "one device"
 
 

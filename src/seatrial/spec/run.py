@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from seatrial.spec.machines import AXES, Container, Distributed, Parallelism, Topology
@@ -83,8 +84,8 @@ class RunSpec:
     expectations: tuple[Expectation, ...] = ()
     seed: int = 0
 
-    @property
-    def mesh(self) -> dict[str, int]:
+    @cached_property
+    def mesh(self) -> Mapping[str, int]:
         """Axis → size over all devices, -1 resolved: across_nodes × within_node per axis."""
         fast = self.parallelism.within_node.resolve(self.topology.devices_per_node).sizes
         slow = self.parallelism.across_nodes.resolve(self.topology.num_nodes).sizes
