@@ -27,6 +27,8 @@ REPEATING = {
     "exception_of_a_client",
     "exception_of_a_server",
     "exception_in_summary",
+    "exception_of_a_spawned_process",
+    "exception_of_pinning",
     "exception_without_head",
     "beside_the_training",
     "llmc_errors",

@@ -9,7 +9,8 @@ from seatrial.logs.fault_table import WINDOW, classify
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _EXCEPTION = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Failure|Fault|Warning|Timeout|Found)"
-    r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::|\s*$)"
+    # The last: struct.error and many more of C, socket.gaierror
+    r"|(?:[A-Za-z_]\w*\.)+(?:[A-Z]\w*|error|timeout|gaierror|herror))(?::|\s*$)"
 )
 # What follows on the source code in a traceback.
 _ANY_EXCEPTION = re.compile(

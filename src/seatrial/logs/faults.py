@@ -42,6 +42,7 @@ _BLOCK_WORDS = {
     "exception ignored in": "ignored",
     "error waiting on exit barrier": "ignored",  # torchrun's other agent was gone first; all workers had ended before
     "retry attempt failed": "ignored",  # wandb; the next attempt may not
+    "message_loop has been closed": "ignored",  # wandb, whose service ended at the end of the run
     "childfailederror": "elastic",
     "above exception": "chain",
     **dict.fromkeys(launches.WORDS, "launch"),
@@ -57,6 +58,12 @@ _BESIDE = re.compile(
     r' +File "[^"]*/bin/'
     r'(?P<program>wandb|mlflow|comet|neptune|clearml(?:-\w+)?|aim|swanlab|trackio|huggingface-cli|hf)",'
 )
+# The thread that pins batches loses its data workers where the process ends; one that fails at it fails its process too.
+_PINS = re.compile(r' +File "[^"]*/torch/utils/data/_utils/pin_memory\.py", line \d+, in _pin_memory_loop\s*$')
+_WORKER_GONE = {"ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"}
+# What torch.multiprocessing.spawn raises, and prints before the traceback of the process that failed.
+_SPAWNING = "ProcessRaisedException"
+_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\s*$")
 _RETRIED = re.compile(r"entering retry loop|\bwill retry\b|\b[Rr]etrying\b")
 _TASK = re.compile(r"/task:(\d+)\b")
 # A line of JAX's list of processes that holds nothing but a number; some loggers put the time before every line.
@@ -86,6 +93,8 @@ class _Block:
     program: str = ""  # whose traceback it is, if that is a command beside the training
     held: list[Fault] = field(default_factory=list)  # exceptions of what may be retried
     chained: bool = False  # another exception is to follow on the last one
+    spawned: str = ""  # the number of the process whose traceback it is, of those that one process started
+    pins: bool = False  # the traceback is of the thread that pins batches
     message: Message | None = None
     summary: Summary | None = None
     frames: launches.Frames | None = None
@@ -372,6 +381,7 @@ class FaultScanner:
             self._launches.trace(at.source, frames, text)
             if not block.found and (beside := _BESIDE.match(text)):
                 block.program = beside["program"]
+            block.pins = block.pins or _PINS.match(text) is not None
             block.found += 1
             return []  # source code, or where it stands
         text = unglued(text)
@@ -402,17 +412,20 @@ class FaultScanner:
         if self._begin(text, at, kind="exception"):
             self._blocks[at.printer].held = block.held
             return []
-        kind = kind_of(exception, text)
+        if block.spawned:
+            block.held.pop()  # of the process that started it, which says no more
+        kind = "suspicious_line" if block.pins and name in _WORKER_GONE else kind_of(exception, text)
         if not kind:
             return block.held
         if OF_HTTP.match(exception):
             block.held = [fault for fault in block.held if fault.fault != "peer_lost"]
-        groups = {**facts_of(kind, text), "program": block.program}
+        groups = {"local_rank": block.spawned, **facts_of(kind, text), "program": block.program}
         if block.speaker:
             groups["logged"] = f"{name} in {frames.last}"
             self._logged.raised(block.speaker, groups["logged"])
         faults = [*block.held, *faults_of(kind, at, groups, text)]
-        if kind in _TASKS_OF or not OF_CLIENTS.match(exception):
+        goes_on = name == _SPAWNING or OF_CLIENTS.match(exception)
+        if kind in _TASKS_OF or not goes_on:
             return [*faults, *self._listed(kind, text, at)]
         self._blocks[at.printer] = _Block("held", block.first, held=faults)
         return []
@@ -420,8 +433,12 @@ class FaultScanner:
     def _after_exception(self, block: _Block, text: str, is_more: bool) -> tuple[_Block | None, Sequence[Fault]]:
         """The block of a traceback that has come to its exception, as long as it may go on; else its faults.
 
-        It goes on with the exception that came of it, and one of a client may be retried.
+        It goes on with the exception that came of it, or that it came of in a process that was spawned, and one of a
+        client may be retried.
         """
+        if spawned := _SPAWNED.match(text):
+            block.spawned, block.chained = spawned[1], True
+            return None, ()
         if not text.strip() or text.startswith(CHAINED):
             block.chained = block.chained or bool(text.strip())
             return None, ()
