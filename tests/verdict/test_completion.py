@@ -699,11 +699,17 @@ def test_what_ranks_print_when_an_mlperf_run_is_over_is_no_failure(written: Call
 
 
 @pytest.mark.parametrize(
-    ("last", "ends", "outcome"), [(50, True, "pass"), (45, True, "fail"), (50, False, "fail"), (40, True, "pass")]
-)
-def test_olmo_goes_on_for_some_steps_when_it_is_told_to_stop(last: int, ends: bool, outcome: str) -> None:
-    config = "2026-03-01 10:00:00.000\thost:0\ttrain:98\tINFO\tTrainConfig(extra_steps_after_cancel=10, x=1)"
-    lines = [config] if last != 45 else [config.replace("=10", "=4")]
+    ("last", "ends", "says", "outcome"),
+    [
+        (50, True, 10, "pass"), (45, True, 4, "fail"), (50, False, 10, "fail"), (40, True, 10, "pass"),
+        (50, True, None, "pass"), (51, True, None, "fail"), (50, False, None, "fail"), (40, True, None, "pass"),
+    ],
+)  # fmt: skip
+def test_olmo_goes_on_for_some_steps_behind_its_last_one(
+    last: int, ends: bool, says: int | None, outcome: str
+) -> None:
+    config = f"2026-03-01 10:00:00.000\thost:0\ttrain:98\tINFO\tTrainConfig(extra_steps_after_cancel={says}, x=1)"
+    lines = [config] if says is not None else []
     for n in range(1, last + 1):
         lines += [f"2026-03-01 10:00:{n:02}.000\thost:0\tolmo.train:9\tINFO\t[step={n}/40,epoch=0]"]
         lines += [f"    train/CrossEntropyLoss={falling(n):.3f}"]

@@ -137,7 +137,7 @@ class Family:
     until another step or a note comes.
 
     `objective` is what the loss is of, where it is no cross-entropy and need not fall: "policy". `loss_optional` says
-    that a run may print no loss at all.
+    that a run may print no loss at all. `extra_steps`: a run that ends by itself may have done so many more than planned.
     """
 
     name: str
@@ -157,6 +157,7 @@ class Family:
     fallback: bool = False
     objective: str = ""
     loss_optional: bool = False
+    extra_steps: int = 0
 
 
 @lru_cache(maxsize=64)  # for the next file, for which it is the same one

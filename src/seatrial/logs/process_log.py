@@ -350,6 +350,7 @@ class ProcessLog:
         }  # fmt: skip
         facts |= {"objective": family.objective} if family.objective else {}
         facts |= {"loss_optional": True} if family.loss_optional else {}
+        facts = {"extra_steps": family.extra_steps, **facts} if family.extra_steps else facts
         facts |= {name: True for name, holds in {"unannounced": not announced, **said}.items() if holds}
         device_kind = str(facts.pop("device_kind", ""))
         host = str(facts.pop("host", self._host))

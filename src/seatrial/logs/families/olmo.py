@@ -2,7 +2,8 @@
 
 OLMo's other ranks print the first line alone, as OLMo-core does between two steps that have figures; it is then not
 read. OLMo's rates are means over a window of steps; those of OLMo-core are of the step. Its MFU is in percent.
-OLMo goes on for `extra_steps_after_cancel` steps when it is asked to stop, which it may ask itself at its last step.
+OLMo goes on for `extra_steps_after_cancel` steps when it is asked to stop, which it may ask itself at its last step; and
+without a `stop_at` it stops 10 steps behind its last one. Before 2024-04 its first line had no epoch.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _LOSS, _TOKENS = Field(name="loss"), Field(name="tokens_per_second_per_device")
 
 FAMILY = Family(
     name="olmo",
-    anchors=("[step=", ",epoch="),
+    anchors=("[step=",),
     head=re.compile(
-        r"\[step=(?P<step>\d+)/(?:(?P<total>\d+)|\?\?\?),epoch=\d+(?:,eta=[^\]]{0,60})?\]\s*$"
+        r"\[step=(?P<step>\d+)/(?:(?P<total>\d+)|\?\?\?)(?:,epoch=\d+(?:,eta=[^\]]{0,60})?)?\]\s*$"
     ),
     pair=re.compile(rf"([a-zA-Z]\w+/[^=]{{1,80}})=({_VALUE})(?=\s*$)", re.IGNORECASE),
     fields={
@@ -42,6 +43,7 @@ FAMILY = Family(
         "gpu_memory/GPU reserved mem (%)": Field(name="memory_fraction", per=100),
     },
     counted_from=1,
+    extra_steps=10,
     continued=re.compile(r"\s+(?:train|optim|throughput|gpu_memory|System|checkpoint|data)/[^=]{1,80}="),
     notes=(
         note("start", "Training for ", r"\bTraining for (?P<planned_steps>[\d,]+) steps\s*$"),
