@@ -29,7 +29,7 @@ _AFTERMATH = {"exception", "segfault", "interpreter_died", "interrupted", "non_f
 # What a process says of the end of another, before the kernel or the scheduler says what that was.
 _EXPLAINED_LATER = {"dataloader_died": "host_oom"}
 # What is done to a run that hangs or fails anyhow.
-_ORDERED = {"cancelled", "preempted", "time_limit", "interrupted"}
+_ORDERED = {"cancelled", "preempted", "time_limit", "interrupted", "hung_up"}
 _SUMMARY = "Subject: Job "  # LSF's, which says that a job exited, and on later lines why
 # Symptoms that say that something ended, but not of what; a collective's error says a little more.
 _VAGUE = {
@@ -40,7 +40,7 @@ _VAGUE = {
 _NAMING = {"heartbeat_lost", "coordination_lost"}
 _ALL_CAME = "All ranks joined, and none got through: check the network between the nodes, with NCCL_DEBUG=INFO."
 _EXITS = {"bad_exit", "worker_failed", "aborted"}
-_DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
+_DONE_TO = {"killed", "terminated", "aborted", "interrupted", "hung_up"}
 _STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
 _STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
 # Exit codes of a process that may end otherwise the next time: killed, asked to stop, or without its peers (our trainer

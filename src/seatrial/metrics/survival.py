@@ -19,7 +19,9 @@ from seatrial.recording import NO_STEPS, Places, Recording
 STEPS_AFTER = 2  # so many must follow for a fault not to be what cut a run short: clocks of nodes differ a little
 ANOTHER_DAY = 86_400.0  # seconds; a fault so long before everything else has no time of its own
 # What the other processes print when one of them leaves in order.
-_PARTING = {"peer_lost", "heartbeat_lost", "coordination_lost", "connect_failed", "rdma_error", "terminated"}
+_PARTING = {
+    "peer_lost", "heartbeat_lost", "coordination_lost", "connect_failed", "rdma_error", "terminated", "hung_up",
+}  # fmt: skip
 # A look for a checkpoint that is not there, where no exception says so.
 _NOT_THERE = re.compile(r"(?!.*(?:Error|Exception)\b).*\b(?:does not exist|not found)\b", re.DOTALL)
 _JOB = re.compile(r"\d+")  # without the number of its step

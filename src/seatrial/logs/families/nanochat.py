@@ -13,6 +13,8 @@ from seatrial.logs.grammar import Family, Field, note
 from seatrial.logs.numbers import NUMBER
 
 DONE = re.compile(r"(?:^|\s)Total training time: [\d.]+m\s*$")
+# Of a GPU that it does not know, it is 0.
+_MFU = Field(name="mfu", per=100, missing=frozenset({0.0}))
 
 FAMILY = Family(
     name="nanochat",
@@ -24,7 +26,7 @@ FAMILY = Family(
         "loss": Field(name="loss"),
         "dt": Field(name="seconds", per=1000),
         **dict.fromkeys(("grad norm", "grad_norm"), Field(name="grad_norm")),
-        **dict.fromkeys(("mfu", "bf16_mfu"), Field(name="mfu", per=100)),
+        **dict.fromkeys(("mfu", "bf16_mfu"), _MFU),
     },
     counted_from=0,
     notes=(
