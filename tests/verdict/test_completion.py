@@ -433,6 +433,20 @@ def test_a_fault_without_a_time_leaves_a_finished_run_open() -> None:
     assert verdict.judge(metrics.measure(cut, spec), spec, rehearsal=False).outcome == "died"
 
 
+@pytest.mark.parametrize("seconds", ["", "'step_time': 2.0, "])
+def test_a_date_in_a_log_without_times_is_not_how_long_the_run_took(seconds: str) -> None:
+    lines = [f"{{'loss': {falling(n):.4f}, 'grad_norm': 1.0, {seconds}'epoch': 0.02, 'step': {n}}}" for n in range(1, 30)]
+    cancelled = "slurmstepd: error: *** JOB 310529 ON gpu-1 CANCELLED AT 2026-10-30T05:33:43 DUE TO PREEMPTION ***"
+    measured, found = judged([*lines, cancelled])
+    assert (found.outcome, measured.completion.wall_seconds) == ("interrupted", 0)
+    assert [fault.seconds for fault in measured.completion.faults] == [0]
+    dated = []
+    for n in range(1, 10):
+        dated += [f"2026-10-30 05:0{n}:00.000\thost:0\tolmo.train:9\tINFO\t[step={n}/40,epoch=0]"]
+        dated += [f"    train/CrossEntropyLoss={falling(n):.3f}"]
+    assert judged([*dated, cancelled])[0].completion.wall_seconds == 32 * 60 + 43
+
+
 def test_a_fault_is_placed_by_the_steps_of_its_own_file() -> None:
     """Without a clock, another file's fault has no place; one in a file with steps has, whatever its rank."""
     spec = make_spec()

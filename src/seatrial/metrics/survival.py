@@ -18,6 +18,7 @@ from seatrial.recording import NO_STEPS, Places, Recording
 
 STEPS_AFTER = 2  # so many must follow for a fault not to be what cut a run short: clocks of nodes differ a little
 ANOTHER_DAY = 86_400.0  # seconds; a fault so long before everything else has no time of its own
+DATED = 10 * 365 * ANOTHER_DAY  # seconds; a time beyond is one since the epoch, one before it counts from the beginning
 # What the other processes print when one of them leaves in order.
 _PARTING = {
     "peer_lost", "heartbeat_lost", "coordination_lost", "connect_failed", "rdma_error", "terminated", "hung_up",
@@ -63,9 +64,11 @@ class Timeline:
         course = self._course_of(fault)
         has_clock = self._timed or _of_a_kernel(fault)
         placed = course is not None or (has_clock and fault.wall_time > self._origin - ANOTHER_DAY)
-        if placed and "order" not in fault.facts:  # by a clock that was compared with that of the steps
+        # A scheduler writes the date into the log of a program that writes none.
+        timed = placed and (fault.wall_time < DATED) == (self._origin < DATED)
+        if timed and "order" not in fault.facts:  # by a clock that was compared with that of the steps
             self._latest = max(self._latest, fault.wall_time)
-        seconds = max(0.0, fault.wall_time - self._origin) if placed else 0.0
+        seconds = max(0.0, fault.wall_time - self._origin) if timed else 0.0
         return _fault_record(fault, seconds, self._survived(index, fault, course or self._whole, placed=placed))
 
     def _course_of(self, fault: Fault) -> _Course | None:
