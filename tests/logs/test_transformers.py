@@ -37,6 +37,30 @@ def test_losses_come_back_with_the_step_of_the_bar(losses: list[float], strings:
     ]
 
 
+def sparse(bars: list[tuple[int, int]]) -> list[str]:
+    """A run of 312 steps whose bar was drawn last at the first step before each line, and next at the second."""
+    drawn = "\r{:3.0f}%|█         | {}/312 [{:02d}:{:02d}<16:08,  3.98s/it]"
+    text = []
+    for n, (before, after) in enumerate(bars, 1):
+        text += [drawn.format(at / 3.12, at, at // 15, at % 15 * 4) for at in (before - 10, before)]
+        text += [str({"loss": 0.5 - n / 10, "learning_rate": 7.7e-06, "epoch": round(n / 3.12, 2)})]
+        text += [drawn.format(after / 3.12, after, after // 15, after % 15 * 4)]
+    end = {"train_runtime": 1235.1371, "train_samples_per_second": 4.047, "train_steps_per_second": 0.253, "epoch": 1.0}
+    return [*text, drawn.format(99, 311, 20, 44), str(end), drawn.format(100, 312, 20, 48)]
+
+
+@pytest.mark.parametrize("last", [(300, 309), (299, 309), (299, 310), (291, 301)])
+def test_a_bar_that_is_redrawn_now_and_then_gives_its_lines_the_distance_of_those_before(last: tuple[int, int]) -> None:
+    text = sparse([(100, 109), (200, 209), last])
+    assert [step.step for step in steps(both(text))] == [100, 200, 300]
+    assert outcome(text).outcome == "pass"
+
+
+def test_the_distance_of_the_lines_does_not_go_beyond_what_the_bar_showed() -> None:
+    assert [step.step for step in steps(both(sparse([(100, 109), (200, 209), (280, 290)])))] == [100, 200, 280]
+    assert [step.step for step in steps(both(sparse([(99, 109), (200, 209), (299, 309)])))] == [99, 200, 299]
+
+
 def test_hostile_lines_are_read_in_bounded_time() -> None:
     assert steps(logs.parse(["1%|" * 300_000, "{'loss': " * 100_000, "1%| | 1/2 [" * 90_000])) == []
 

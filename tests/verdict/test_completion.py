@@ -433,9 +433,43 @@ def test_a_fault_without_a_time_leaves_a_finished_run_open() -> None:
     assert verdict.judge(metrics.measure(cut, spec), spec, rehearsal=False).outcome == "died"
 
 
+def titan(*steps: int, of: int) -> list[str]:
+    at = "[rank0]:[titan] 2026-05-14 08:50:{:02d},381 - root - INFO - "
+    batch = "local batch size 2, global batch size 16, gradient accumulation steps 1, sequence length 4096"
+    lines = [at.format(0) + f"Trainer is initialized with {batch}, total steps {of} (warmup 2)"]
+    for n in steps:
+        figures = f"loss: {falling(n):.5f}  grad_norm:  4.3205  memory:  7.95GiB(25.34%)  tps: 3,210  tflops: 9.01"
+        lines += [at.format(n % 60) + f"step: {n:2}  {figures}  mfu: 2.51%"]
+    return [*lines, at.format(59) + "Training completed"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "of", "missing"),
+    [
+        ((1, 10, 20), 20, []),
+        ((1, 10, 20, 30), 30, []),
+        ((1, 10, 20), 25, []),
+        ((10, 20), 20, []),
+        ((*range(1, 11), 200, 400, 600), 600, []),
+        ((*range(1, 11), 200, 400, 450), 450, []),
+        ((1, 20), 20, [(2, 19)]),
+        ((1, 10, 30), 30, [(2, 9), (11, 29)]),
+        ((1, 3, 6), 6, [(2, 2), (4, 5)]),
+        ((*range(1, 11), 12, 14, 16, 18), 18, [(11, 11), (13, 13), (15, 15), (17, 17)]),
+    ],
+)
+def test_first_steps_that_are_printed_beside_every_nth_one(
+    lines: tuple[int, ...], of: int, missing: list[tuple[int, int]]
+) -> None:
+    measured, found = judged(titan(*lines, of=of))
+    assert [*measured.completion.processes[0].missing_steps] == missing
+    assert check(found, "record complete").status == ("inconclusive" if missing else "pass")
+    assert check(found, "all steps done").status == "pass"
+
+
 @pytest.mark.parametrize("seconds", ["", "'step_time': 2.0, "])
 def test_a_date_in_a_log_without_times_is_not_how_long_the_run_took(seconds: str) -> None:
-    lines = [f"{{'loss': {falling(n):.4f}, 'grad_norm': 1.0, {seconds}'epoch': 0.02, 'step': {n}}}" for n in range(1, 30)]
+    lines = [f"{{'loss': {falling(n):.4f}, {seconds}'epoch': 0.02, 'step': {n}}}" for n in range(1, 30)]
     cancelled = "slurmstepd: error: *** JOB 310529 ON gpu-1 CANCELLED AT 2026-10-30T05:33:43 DUE TO PREEMPTION ***"
     measured, found = judged([*lines, cancelled])
     assert (found.outcome, measured.completion.wall_seconds) == ("interrupted", 0)
@@ -719,9 +753,7 @@ def test_what_ranks_print_when_an_mlperf_run_is_over_is_no_failure(written: Call
         (50, True, None, "pass"), (51, True, None, "fail"), (50, False, None, "fail"), (40, True, None, "pass"),
     ],
 )  # fmt: skip
-def test_olmo_goes_on_for_some_steps_behind_its_last_one(
-    last: int, ends: bool, says: int | None, outcome: str
-) -> None:
+def test_olmo_goes_on_for_some_steps_behind_its_last_one(last: int, ends: bool, says: int | None, outcome: str) -> None:
     config = f"2026-03-01 10:00:00.000\thost:0\ttrain:98\tINFO\tTrainConfig(extra_steps_after_cancel={says}, x=1)"
     lines = [config] if says is not None else []
     for n in range(1, last + 1):

@@ -58,7 +58,7 @@ _BESIDE = re.compile(
     r' +File "[^"]*/bin/'
     r'(?P<program>wandb|mlflow|comet|neptune|clearml(?:-\w+)?|aim|swanlab|trackio|huggingface-cli|hf)",'
 )
-# The thread that pins batches loses its data workers where the process ends; one that fails at it fails its process too.
+# The thread that pins batches, which loses its data workers where the process ends; else that says itself what failed.
 _PINS = re.compile(r' +File "[^"]*/torch/utils/data/_utils/pin_memory\.py", line \d+, in _pin_memory_loop\s*$')
 _WORKER_GONE = {"ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"}
 # What torch.multiprocessing.spawn raises, and prints before the traceback of the process that failed.

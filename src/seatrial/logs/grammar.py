@@ -137,7 +137,8 @@ class Family:
     until another step or a note comes.
 
     `objective` is what the loss is of, where it is no cross-entropy and need not fall: "policy". `loss_optional` says
-    that a run may print no loss at all. `extra_steps`: a run that ends by itself may have done so many more than planned.
+    that a run may print no loss at all. `extra_steps` is how many more than planned a run may have done that ends by
+    itself.
     """
 
     name: str

@@ -12,6 +12,7 @@ from statistics import median_low
 from seatrial.metrics.record import Ranges, Record
 
 REGULAR_GAPS = 3  # between the steps of a log, for it to be one that leaves steps out by intention
+FEW_GAPS, OF_MANY = 2, 10  # fewer gaps, if there are no others, and each is of so many steps
 
 
 def counts_from(record: Record) -> int:
@@ -38,10 +39,25 @@ def stride_of(record: Record) -> int:
         return told
     if _all_are_there(steps):
         return 1
-    gaps, stride = [after - before for before, after in pairwise(steps)], lines_apart(steps)
+    gaps = _gaps(steps, counts_from(record))
+    stride = median_low(gaps)
     # The last line, of the end of the run, may come sooner.
     but_for_last = len(gaps) >= REGULAR_GAPS and {*gaps[:-1]} == {stride} and gaps[-1] < stride
-    return stride if gaps.count(stride) >= REGULAR_GAPS or but_for_last else 1
+    are_few = len(gaps) == FEW_GAPS and {*gaps} == {stride} and stride >= OF_MANY
+    return stride if gaps.count(stride) >= REGULAR_GAPS or but_for_last or are_few else 1
+
+
+def _gaps(steps: Sequence[int], counted_from: int) -> Sequence[int]:
+    """The gaps between the lines of a log; that before the first line is one of them, if it is as long as the others.
+
+    Some programs print their first steps beside every n-th one: torchtitan step 1, Parameter Golf 1 to 10.
+    """
+    if counted_from == 1:
+        regular = [step for n, step in enumerate(steps, 1) if step != n]
+        gaps = [after - before for before, after in pairwise((0, *regular))]
+        if gaps and median_low(gaps) == gaps[0]:
+            return gaps
+    return [after - before for before, after in pairwise(steps)]
 
 
 def begins_late(first: int, counted_from: int, stride: int) -> bool:

@@ -2,8 +2,8 @@
 
 OLMo's other ranks print the first line alone, as OLMo-core does between two steps that have figures; it is then not
 read. OLMo's rates are means over a window of steps; those of OLMo-core are of the step. Its MFU is in percent.
-OLMo goes on for `extra_steps_after_cancel` steps when it is asked to stop, which it may ask itself at its last step; and
-without a `stop_at` it stops 10 steps behind its last one. Before 2024-04 its first line had no epoch.
+OLMo goes on for `extra_steps_after_cancel` steps when it is asked to stop, which it may ask itself at its last step;
+without a `stop_at`, it stops 10 steps behind that. Before 2024-04 its first line had no epoch.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Hugging Face's Trainer, and TRL, axolotl and ms-swift on top: `{'loss': 2.31, 'grad_norm': 1.25, 'epoch': 0.04}`.
 
 Few of these lines say which step they are of. For the others it is the progress bar that was drawn before or after
-them: a fast run draws it late, so the epoch decides between the two. Where no bar is in the log (`disable_tqdm`, or a
-bar that went to the other stream), the lines are counted; `step_numbers` finds out what each of them stands for. So are
-those that come late, many together, while the bar goes by in time: `nohup python x.py > log` buffers standard output.
-After each line the trainer draws its bar again, so two lines without a bar between them were not printed when they were
-due. Values are strings since version 5. No line says how long a step took, only the last how long the whole run did:
-from that, and from how many steps it says were done in a second, follows which of several bars was the training's. A
-bar that goes far ahead in its first seconds, and then slowly, is of a run that was resumed there.
+them: a fast run draws it late, so the distance of the lines before or the epoch decides between the two. Where no bar
+is in the log (`disable_tqdm`, or a bar that went to the other stream), the lines are counted; `step_numbers` finds out
+what each of them stands for. So are those that come late, many together, while the bar goes by in time: `nohup python
+x.py > log` buffers standard output. After each line the trainer draws its bar again, so two lines without a bar between
+them were not printed when they were due. Values are strings since version 5. No line says how long a step took, only
+the last how long the whole run did: from that, and from how many steps it says were done in a second, follows which of
+several bars was the training's. A bar that goes far ahead in its first seconds, and then slowly, is of a run that was
+resumed there.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class _Log:
         self._bars: dict[int, int] = {}  # of each bar without a description: its total → the step it came to
         self._resumed: _Resumed | None = None
         self._step: int | None = None
+        self._last, self._apart = 0, 0  # the last line's step, and how many it is behind the one before
         self._lines = 0  # of steps, as far as they are counted
         self._is_late = False  # whether lines come after the bar has gone on
         self._has_steps = False  # whether a line got its step by the bar
@@ -119,6 +121,7 @@ class _Log:
         yield from self._release(None)
 
     def _begin(self) -> None:
+        self._last, self._apart = 0, 0
         self._lines, self._is_late, self._has_steps = 0, False, False
 
     def _read_dict(self, text: str) -> Iterator[Found]:
@@ -170,6 +173,8 @@ class _Log:
         if before in (0, after):  # there is no step 0
             self._per_epoch = after / epoch if epoch else self._per_epoch
             return after
+        if self._apart and self._last % self._apart == 0 and before <= (due := self._last + self._apart) <= after:
+            return due  # a line comes every so many steps
         if not epoch or self._per_epoch is None:
             return before
         return min(max(round(epoch * self._per_epoch), before), after)
@@ -179,6 +184,7 @@ class _Log:
         of = {"total": said.total} if said.total else {}
         if step:
             self._has_steps = True
+            self._last, self._apart = step, step - self._last
             yield Reading(values={"step": step, **of, **values}, inferred=said.step is None)
         elif step is None and (self._is_late or self._step is None):
             epoch = quantity(said.pairs.get("epoch", ""))
