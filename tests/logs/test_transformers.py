@@ -59,6 +59,7 @@ def test_a_bar_that_is_redrawn_now_and_then_gives_its_lines_the_distance_of_thos
 def test_the_distance_of_the_lines_does_not_go_beyond_what_the_bar_showed() -> None:
     assert [step.step for step in steps(both(sparse([(100, 109), (200, 209), (280, 290)])))] == [100, 200, 280]
     assert [step.step for step in steps(both(sparse([(99, 109), (200, 209), (299, 309)])))] == [99, 200, 299]
+    assert [step.step for step in steps(both(sparse([(18, 35), (35, 50), (50, 65)])))] == [18, 35, 50]
 
 
 def test_hostile_lines_are_read_in_bounded_time() -> None:

@@ -173,18 +173,21 @@ class _Log:
         if before in (0, after):  # there is no step 0
             self._per_epoch = after / epoch if epoch else self._per_epoch
             return after
-        if self._apart and self._last % self._apart == 0 and before <= (due := self._last + self._apart) <= after:
-            return due  # a line comes every so many steps
         if not epoch or self._per_epoch is None:
-            return before
+            return self._due(before, after) or before
         return min(max(round(epoch * self._per_epoch), before), after)
+
+    def _due(self, before: int, after: int) -> int | None:
+        """The step that is as far behind that of the last line as that behind the one before, if it is among these."""
+        due, is_regular = self._last + self._apart, self._apart > 0 and self._last % self._apart == 0
+        return due if is_regular and before <= due <= after < before + self._apart else None
 
     def _read_step(self, said: _Said, step: int | None) -> Iterator[Found]:
         values = read_values(list(said.pairs.items()), FIELDS).values
         of = {"total": said.total} if said.total else {}
         if step:
             self._has_steps = True
-            self._last, self._apart = step, step - self._last
+            self._last, self._apart = step, step - self._last if self._last else 0
             yield Reading(values={"step": step, **of, **values}, inferred=said.step is None)
         elif step is None and (self._is_late or self._step is None):
             epoch = quantity(said.pairs.get("epoch", ""))
