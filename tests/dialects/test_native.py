@@ -111,6 +111,8 @@ def test_origins_are_the_user_s_keys_and_places() -> None:
         ("name=run-7", "name", "run-7"),
         ("name=7", "name", "7"),
         ("paths=a.txt", "data.paths", ("a.txt",)),
+        ("execution.remat_kept=query, key", "execution.remat_kept", ("query", "key")),
+        ("paths=a,b.txt", "data.paths", ("a,b.txt",)),
         ('paths=["a.txt", "b.txt"]', "data.paths", ("a.txt", "b.txt")),
         ("model=llama3.1-8b", "model", MODELS["llama3.1-8b"]),
         ("hidden_dim=256", "model.hidden_dim", 256),
@@ -126,6 +128,12 @@ def test_an_override_reaches_the_spec(override: str, path: str, value: Any) -> N
     for part in path.split("."):
         got = got[int(part)] if part.isdigit() else getattr(got, part)
     assert got == value
+
+
+def test_an_override_with_words_of_a_list_has_no_others() -> None:
+    resolved = load(TINY, "execution.remat_kept=qurey,key", action="plan")
+    (finding,) = [problem for problem in resolved.problems if problem.severity == "error"]
+    assert (finding.code, finding.path, finding.fix) == ("bad-value", "execution.remat_kept.0", "did you mean query?")
 
 
 def test_a_model_given_by_name_can_be_changed_by_overrides_and_flags(tmp_path: Path) -> None:

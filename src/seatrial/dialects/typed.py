@@ -172,7 +172,8 @@ class Reader:
     def _items(self, field: SpecField, node: Node, path: str) -> Any:
         """A tuple of texts, of numbers, of pairs of texts, or of dataclasses."""
         if self._is_override(path) and field.kind is str and not isinstance(node.value, list):
-            return (node.text,)
+            words = node.text.split(",") if field.words else [node.text]
+            node = replace(node, value=[replace(node, value=word.strip(), text=word.strip()) for word in words])
         if not isinstance(node.value, list):
             keys = ", ".join(f"{key}: …" for key in fields_of(field.part)) if field.part else ""
             fix = f"write a list: [{{{keys}}}]" if keys else "write a list: [ … ]"
@@ -195,7 +196,7 @@ class Reader:
         except ValueError as error:
             texts = {str: "give text in quotes", tuple: "give a pair of texts, [ … , … ]"}
             fix = texts.get(field.kind) or coerce.advice(LEAVES[field.kind])
-            return self._wrong(node, path, str(error), fix)
+            return self._wrong(node, path, str(error), _advice(field, node, path) if field.words else fix)
 
     def _model(self, node: Node, path: str) -> Any:
         """A model by the name of its preset, or by its fields, with or without a preset to start from."""
