@@ -401,6 +401,16 @@ def test_a_seed_is_positive() -> None:
     [
         ("torchrun --nproc_per_node 8 --nnodes=4 --master_addr a --master_port 6000 pretrain_gpt.py", 4, 8, "a", 6000),
         ("torchrun --nproc-per-node=8 --nnodes 2:2 --standalone -m pretrain_gpt", 2, 8, None, None),
+        ("torchrun --nproc_per_node 8 --nnodes=4 --rdzv-backend c10d --rdzv-endpoint a:6000 pretrain_gpt.py",
+         4, 8, "a", 6000),
+        ("torchrun --nproc_per_node 8 --nnodes=4 --master_addr b --master_port 1 --rdzv_endpoint=a pretrain_gpt.py",
+         4, 8, "a", None),
+        ("torchrun --nproc_per_node 8 --nnodes=4 --rdzv_endpoint=[fd00::1]:70 pretrain_gpt.py", 4, 8, "fd00::1", 70),
+        ("torchrun --nproc_per_node 8 --nnodes=4 --rdzv_endpoint=a:$PORT pretrain_gpt.py", 4, 8, "a", None),
+        ("torchrun --nproc_per_node 8 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 pretrain_gpt.py",
+         1, 8, None, None),
+        ("torchrun --nproc_per_node 8 --nnodes=4 --rdzv_backend=etcd --rdzv_endpoint=a:1 pretrain_gpt.py",
+         4, 8, None, None),
         ("python -m torch.distributed.run --nproc_per_node=4 --rdzv_backend c10d pretrain_gpt.py", 1, 4, None, None),
         ("srun -N 2 --ntasks-per-node=8 python -u pretrain_gpt.py", 2, 8, None, None),
         ("srun -N2 --nodes 3 torchrun --nproc_per_node 8 --nnodes 3 /x/pretrain_gpt.py", 3, 8, None, None),
@@ -570,6 +580,45 @@ def test_megatron_saves_while_the_training_waits_unless_it_has_a_worker_for_it()
     words = megatron.write(spec_of(both), "arguments").text.split()
     assert {"--async-save", "--use-persistent-ckpt-worker"} <= set(words)
     assert words.count("--use-persistent-ckpt-worker") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("--save /c --save-interval 10 --load /c --no-load-optim", "--save /c --save-interval 10 --load /c"
+         " --no-load-optim"),
+        ("--load /c --no-load-optim", "--load /c --no-load-optim"),
+        ("--load /c --finetune --no-load-optim", "--load /c --finetune"),
+        ("--load /c", "--load /c"),
+        ("--tensorboard-dir /logs/tb", "--tensorboard-dir /logs/tb"),
+        ("--wandb-project p --wandb-exp-name mine", "--wandb-exp-name mine --wandb-project p"),
+        ("--wandb-exp-name mine", ""),
+    ],
+)  # fmt: skip
+def test_what_a_field_says_less_of_than_an_argument_is_written_as_it_was(given: str, written: str) -> None:
+    words = shlex.split(megatron.write(spec_of(gpt(given)), "arguments").text)
+    usual = shlex.split(megatron.write(spec_of(gpt()), "arguments").text)
+    assert shlex.join(word for word in words if word not in usual) == written
+    off = [f"{word.removeprefix('--')}=false" for word in given.split() if word == "--no-load-optim"]
+    if off:
+        without = spec_of(read(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {LEAST} {given}", *off))
+        assert "--no-load-optim" not in without.execution.engine_keys
+
+
+@pytest.mark.parametrize("save", ["", "--save /c --save-interval 10"])
+def test_a_run_that_goes_on_without_its_optimizer_is_megatron_s_only(save: str) -> None:
+    codes = {p.path: p.severity for p in gpt(f"--load /c --no-load-optim {save}").problems if p.code == "own-resumption"}
+    assert codes == {"--no-load-optim": "warning"}
+    for more in ("--finetune --no-load-optim", "--finetune"):
+        assert "own-resumption" not in {p.code for p in gpt(f"--load /c {more} {save}").problems}
+
+
+def test_over_several_nodes_each_has_its_rank_and_all_have_the_first_one() -> None:
+    launcher = "--nproc_per_node 8 --nnodes 2 --rdzv_backend c10d --rdzv_endpoint $HEAD:29500"
+    text = megatron.write(spec_of(read(f"torchrun {launcher} pretrain_gpt.py {LEAST}")), "arguments").text
+    assert '--master_addr "$HEAD"' in text
+    assert '--node_rank "$NODE_RANK"' in text
+    assert [p.path for p in read(text.partition("\n")[2]).problems if p.code == "unknown-variable"] == ["--master_addr"]
 
 
 def test_no_version_has_a_number_of_checkpoints_to_keep() -> None:

@@ -48,6 +48,11 @@ def is_kept(name: str) -> bool:
     return not (name == FLAGS or name in PLACED or name in _OF_A_PROCESS or name.startswith(PREFIX) or is_secret(name))
 
 
+def is_of_a_process(problem: Problem) -> bool:
+    """True if a finding is about the value of a variable that no text can say for all processes."""
+    return problem.code == "unknown-variable" and problem.path in _OF_A_PROCESS
+
+
 def sort_variables(environment: Node | None) -> Variables:
     """Each variable where it belongs."""
     found = Variables()

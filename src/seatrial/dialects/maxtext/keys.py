@@ -261,7 +261,7 @@ _EXECUTION_AND_FILES: dict[str, Key] = {
         default="auto", write=lambda spec: _OF_ATTENTION.get(spec.execution.attention, "autoselected"),
     ),
     "jax_cache_dir": _optional("execution.compile_cache", _PATH, "", default="~/jax_cache"),
-    "profiler": to("execution.profile_from_step", or_none(choice(same(("xplane", "nsys")))), default=None,
+    "profiler": to("execution.profile_from_step", or_none(choice({"xplane": "xplane", "nsys": "xplane"})), default=None,
                    write=lambda spec: None if spec.execution.profile_from_step is None else "xplane"),
     "skip_first_n_steps_for_profiler": to("execution.profile_from_step", coerce.natural, default=1, write=PATH),
     "profiler_steps": as_is("execution.profile_steps", coerce.count, default=5),
@@ -307,6 +307,9 @@ KEYS: dict[str, Key] = {
     **_NAME_AND_MODEL, **_BATCH, **_MESH, **_OPTIMIZER, **_OBJECTIVE_AND_DATA, **_EXECUTION_AND_FILES,
     **without_effect.KEYS, **OURS,
 }  # fmt: skip
+
+# Keys several words of which are one value here: MaxText gets the one that was given.
+OWN_WORDS = ("opt_type", "remat_policy", "profiler")
 
 # Defaults that are other words in MaxText than here.
 KEYS |= {

@@ -15,7 +15,7 @@ from seatrial.dialects import jobs
 from seatrial.dialects.containers import Around, around
 from seatrial.dialects.maxtext import command as maxtext_command
 from seatrial.dialects.maxtext.command import BASE
-from seatrial.dialects.maxtext.environment import Variables, sort_variables
+from seatrial.dialects.maxtext.environment import Variables, is_of_a_process, sort_variables
 from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS, OURS
 from seatrial.dialects.maxtext.other_names import OF_OTHERS, REMOVED, RENAMED
 from seatrial.dialects.maxtext.values import nothing
@@ -124,7 +124,7 @@ def gather(request: Request) -> Settings:
     else:
         files, problems = maxtext_command.read_files(folder, root.members.get("base_config"), "base_config")
         files.append(list(maxtext_command.entries(root)))
-    settings.problems[:0] = [*(_soften(problem) for problem in found), *problems]
+    settings.problems[:0] = [*(_soften(problem) for problem in found if not is_of_a_process(problem)), *problems]
     files = [list(_without_keys_of_fork(settings, file)) for file in files]
     given: list[tuple[Layer, str, Entry]] = [("file", name, entry) for file in files for name, entry in file]
     given += [("environment", name, entry) for name, entry in settings.variables.keys]

@@ -12,15 +12,17 @@ from typing import Any
 
 from seatrial.dialects.maxtext import values
 from seatrial.dialects.maxtext.environment import FLAGS, PLACED, is_kept
-from seatrial.dialects.maxtext.keys import KEYS
+from seatrial.dialects.maxtext.keys import KEYS, OWN_WORDS
 from seatrial.dialects.table.engine_keys import as_text, maxtext_keys
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import written_values
-from seatrial.dialects.table.written import Written, write
+from seatrial.dialects.table.written import Written, as_word, write
 from seatrial.spec import Resolved, RunSpec, flatten
 from seatrial.xla_flags import is_sound
 
 _PROGRAM = "python3 -m maxtext.trainers.pre_train.train src/maxtext/configs/base.yml"
+
+_PORT = "2222"  # of the coordinator, where none is given: that of MaxText's documentation
 
 # Why a value is not in the text, by the longest path that it is at or under.
 _WHY = {
@@ -63,6 +65,7 @@ _WHY = {
     "checkpoint.resume_from": "MaxText loads everything only where it saves checkpoints",
     "log_dir": "MaxText would read this text as something else",
     "distributed": "MaxText leaves it to JAX",
+    "distributed.coordinator_port": f"MaxText has no default for it beside a host; {_PORT} is written",
     "container": "a command does not name its container",
     "hf_token_file": "MaxText reads the token from the variable HF_TOKEN",
     "expectations": "MaxText has no targets",
@@ -72,16 +75,27 @@ _WHY = {
 def written(spec: RunSpec, read: Callable[[Request], Resolved]) -> Written:
     """The text, and a note for each value that it does not say."""
     environment, keys = stated(spec)
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    if "JAX_COORDINATOR_IP" in environment:  # where it is, MaxText reads the others as well, and has no defaults
+        environment.setdefault("JAX_COORDINATOR_PORT", _PORT)
+        environment["NNODES"] = str(spec.topology.num_nodes)
+        environment["NODE_RANK"] = "$NODE_RANK" if spec.topology.num_nodes > 1 else "0"
+    lines = [f"export {name}={_word(name, value)}" for name, value in environment.items()]
     words = [_PROGRAM, *(f"{name}={shlex.quote(as_text(value))}" for name, value in keys.items())]
     text = "\n".join(["#!/usr/bin/env bash", *lines, " \\\n    ".join(words), ""])
     return write(spec, text, ".sh", read, _WHY, whole=("container",))
 
 
+def _word(name: str, value: str) -> str:
+    return as_word(value) if name in ("NODE_RANK", "JAX_COORDINATOR_IP") else shlex.quote(value)
+
+
 def with_engine_keys(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     """The spec with those of MaxText's keys that were given, and that its own fields do not say: MaxText gets them."""
     # Where the model's name is written, it says what keys for its parts say.
-    said = {*_said(spec), *(name for name, key in KEYS.items() if key.to.startswith("model."))}
+    of_fields = _said(spec)
+    said = {*of_fields, *(name for name, key in KEYS.items() if key.to.startswith("model."))} - {
+        name for name in OWN_WORDS if _is_another_word(name, given.get(name), of_fields)
+    }
     rest = {name: as_text(value) for name, value in given.items() if name not in said and value is not None}
     return replace(spec, execution=replace(spec.execution, engine_keys=rest))
 
@@ -91,13 +105,25 @@ def _said(spec: RunSpec) -> dict[str, Any]:
     return {name: value for name, value in written_values(spec, KEYS) if values.can_be_said(value)}
 
 
+def _is_another_word(name: str, word: Any, said: Mapping[str, Any]) -> bool:
+    """True if a word of MaxText's is another one for what a key says of a run."""
+    if word is None or name not in said or word == said[name]:
+        return False
+    try:
+        return bool(KEYS[name].read(word) == KEYS[name].read(said[name]))
+    except ValueError:
+        return False
+
+
 def stated(spec: RunSpec) -> tuple[dict[str, str], dict[str, Any]]:
     """(variables, keys of MaxText's) that say what can be said of a run."""
     found = _said(spec)
     needed = {}
     if found.get("packing") and spec.execution.attention == "cudnn_flash_te":
         needed = {"max_segments_per_seq": values.SEGMENTS}  # MaxText refuses it without
-    return dict(_environment(spec)), {**found, **needed, **maxtext_keys(spec), **found}
+    own = maxtext_keys(spec)
+    words = {name: own[name] for name in OWN_WORDS if _is_another_word(name, own.get(name), found)}
+    return dict(_environment(spec)), {**found, **needed, **own, **found, **words}
 
 
 def _environment(spec: RunSpec) -> Iterator[tuple[str, str]]:

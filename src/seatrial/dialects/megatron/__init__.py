@@ -20,6 +20,7 @@ from seatrial.dialects.table.written import Written, with_steps
 from seatrial.spec import Resolved, RunSpec
 
 NAME = megatron_build.NAME
+_OF_A_NODE = ("--node_rank", "--node-rank")  # no text can say it for all nodes
 KEYS: Mapping[str, Key] = {**ARGUMENTS, **LAUNCHER, **VARIABLES, **OTHER_ARGUMENTS}
 
 
@@ -31,7 +32,8 @@ def read(request: Request) -> Resolved:
     if spec is not None:
         megatron_findings.after(stated, spec)
         spec = None if stated.has_errors else spec
-    problems = (*request.document.problems, *stated.around.problems, *stated.problems)
+    found = (p for p in request.document.problems if p.code != "unknown-variable" or p.path not in _OF_A_NODE)
+    problems = (*found, *stated.around.problems, *stated.problems)
     return Resolved(spec=spec, origins=stated.origins(), problems=problems)
 
 

@@ -390,7 +390,8 @@ ARGUMENTS: Mapping[str, Key] = {
     "log-interval": as_is("logging.interval_steps", count, default=100),
     "log-params-norm": as_is("logging.parameter_norm", flag),
     "tensorboard-dir": to("logging.tensorboard", text, write=_where(attrgetter("logging.tensorboard"), "tensorboard")),
-    "wandb-exp-name": to("name", text),
+    "wandb-exp-name": to("name", text, "What the run is called; Megatron needs it with --wandb-project.",
+                         write=lambda s: s.name if "--wandb-project" in s.execution.engine_keys else None),
     "recompute-activations": to("execution.remat", flag, "Another name for --recompute-granularity selective."),
     "recompute-granularity": to("execution.remat", one_of("full", "selective"), write=_granularity),
     "recompute-method": equivalent(_LAYERS, one_of("uniform", "block"), write=_where(_is_full, "uniform")),
@@ -421,10 +422,11 @@ ARGUMENTS: Mapping[str, Key] = {
                write=lambda s: _resumed(s) or s.checkpoint.resume_from),
     "pretrained-checkpoint": to("checkpoint.resume_from", text, "Initial weights if --load finds nothing.",
                                 only=_resumed),
-    "no-load-optim": to("checkpoint.weights_only", flag),
+    "no-load-optim": to("checkpoint.weights_only", flag, "Loads no optimizer state, and goes on at the step of the "
+                        "checkpoint."),
     "finetune": to("checkpoint.weights_only", flag, "Loads only the weights, and starts at step 0.",
                    write=lambda s: s.checkpoint.weights_only and s.checkpoint.resume_from is not None
-                   and not _resumed(s)),
+                   and not _resumed(s) and "--no-load-optim" not in s.execution.engine_keys),
 }  # fmt: skip
 
 ALIASES: Mapping[str, str] = {  # an argument, and another name for it
@@ -455,11 +457,14 @@ LAUNCHER: Mapping[str, Key] = {
     "nnodes": to("topology.num_nodes", text, write=PATH),
     "master_addr": as_is("distributed.coordinator_host", text),
     "master_port": as_is("distributed.coordinator_port", coerce.port),
-    "node_rank": equivalent("it differs from node to node", text),
+    "node_rank": equivalent("it differs from node to node", text,
+                            write=lambda s: "$NODE_RANK" if s.topology.num_nodes > 1 else None),
+    "rdzv_endpoint": to("distributed.coordinator_host,distributed.coordinator_port", text,
+                        "HOST:PORT of the first node, where there are several."),
     **{
         name: equivalent(_WHERE, text)
         for name in (
-            "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "local_addr", "start_method", "role", "log_dir",
+            "rdzv_backend", "rdzv_id", "rdzv_conf", "local_addr", "start_method", "role", "log_dir",
             "redirects", "tee", "monitor_interval", "max_restarts", "local_ranks_filter", "logs_specs", "numa_binding",
             "event_log_handler", "signals_to_handle",
         )

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from seatrial.dialects import jobs
 from seatrial.dialects.megatron import stages
-from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, FP8, SCHEDULES
+from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, FP8, LAUNCHER, SCHEDULES
 from seatrial.dialects.megatron.model import model_of
 from seatrial.dialects.megatron.script import ASSUMED_DEVICES, VISIBLE
 from seatrial.dialects.megatron.settings import Settings
@@ -42,6 +42,7 @@ from seatrial.spec import (
 )
 
 NAME = "megatron"
+_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+|\$\w+|\$\{\w+\})(?::(.+))?")
 LEGACY_SPLIT = "969,30,1"  # Megatron's, for --data-path without --split
 
 
@@ -78,7 +79,9 @@ def build(s: Settings, file: str) -> RunSpec | None:
         logging=gather_part(Logging, "logging", values, tensorboard=s.given("tensorboard-dir")),
         execution=_execution(s),
         checkpoint=_checkpoint(s, steps),
-        distributed=gather_part(Distributed, "distributed", values, slurm=jobs.options(s.job)),
+        distributed=gather_part(
+            Distributed, "distributed", values | _rendezvous(s, topology), slurm=jobs.options(s.job)
+        ),
         container=s.around.container,
         log_dir=s["LOG_DIR"],
         seed=s["seed"],
@@ -129,6 +132,21 @@ def _number_of(s: Settings, option: str) -> int | None:
     except ValueError as error:
         s.add(option, "error", "bad-value", str(error), f"give {option.rpartition('.')[2]}=… as a whole number")
         return None
+
+
+def _rendezvous(s: Settings, topology: Topology) -> dict[str, Any]:
+    """Host and port of the first node, as --rdzv_endpoint has them; a backend other than these two has its own server.
+
+    One node alone needs neither. As for torchrun, --master_addr and --master_port have no say beside it.
+    """
+    host, port = LAUNCHER["rdzv_endpoint"].paths
+    match = _ENDPOINT.fullmatch(str(s["torchrun.rdzv_endpoint"] or ""))
+    if match is None or topology.num_nodes == 1 or s.get("torchrun.rdzv_backend", "static") not in ("static", "c10d"):
+        return {}
+    found: dict[str, Any] = {host: match[1].strip("[]"), port: None}
+    with suppress(ValueError):
+        found[port] = coerce.port(match[2])
+    return found
 
 
 def is_fully_sharded(s: Settings) -> bool:

@@ -175,6 +175,11 @@ ARGUMENT_TRAPS: tuple[Trap, ...] = (
     ("async-save", "warning", "no-effect", _without("async-save", "use-persistent-ckpt-worker"),
      "since core 0.16 Megatron turns it off without --use-persistent-ckpt-worker, and saves while the training waits",
      "add --use-persistent-ckpt-worker, or remove it"),
+    ("no-load-optim", "warning", "own-resumption",
+     lambda s: _both("no-load-optim", "load")(s) and not s.given("finetune") and s.engine != s.ENGINE,
+     "Megatron goes on at the checkpoint's step without its optimizer's state; Seatrial's own trainer takes that as "
+     "well where the run resumes, and begins at step 0 where it takes the weights alone",
+     f"run it with --engine {Settings.ENGINE}, or give --finetune to begin at step 0"),
     ("cp-comm-type", "info", "nearest-strategy",
      lambda s: s.given("cp-comm-type") and "a2a" in s.entries["cp-comm-type"].text,
      "heads are not exchanged here; a ring or an all-gather is used instead, with the same result",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -27,6 +27,12 @@ TORCHRUN = "torchrun."  # before the name of an option of torchrun
 OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
     "model": to("model", text), "topology.device": to("topology.device", text),
 }  # fmt: skip
+# Arguments that say more than the field of the spec that they go to: Megatron gets them as they stand. A run that begins
+# anew with its weights has no use for --no-load-optim.
+_KEPT: Mapping[str, Callable[[Settings], bool]] = {
+    "tensorboard-dir": lambda s: True,
+    "no-load-optim": lambda s: not s.given("finetune"),
+}
 _LONG_WORD = 8  # characters; a shorter word with two others may well be another
 _MOST_LOOKS = 200  # variables whose spelling is checked
 
@@ -158,6 +164,7 @@ class Settings(table.Settings):
         given = {
             name: entry for name, row, entry in rows
             if row is None or row.disposition != "done" or name in self.of_engine
+            or (name in _KEPT and self.given(name) and _KEPT[name](self))
         }  # fmt: skip
         if self.script:
             return {name: entry.text for name, entry in given.items() if name in VARIABLES.keys() - SET_BY_LAUNCHERS}

@@ -12,7 +12,7 @@ from seatrial.dialects.megatron.settings import Settings, is_passed_on
 from seatrial.dialects.table import engine_keys, written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key, written_values
-from seatrial.dialects.table.written import Written
+from seatrial.dialects.table.written import Written, as_word
 from seatrial.spec import Resolved, RunSpec
 
 EXAMPLES = "examples/llama"  # where the scripts are
@@ -68,7 +68,8 @@ def write(spec: RunSpec, style: str, read: Callable[[Request], Resolved]) -> Wri
     """The spec as a command in one of the two styles."""
     if style == "arguments":
         environment, launcher, arguments = command(spec)
-        lines = ["torchrun", *map(shlex.join, launcher), "pretrain_gpt.py", *map(shlex.join, arguments)]
+        words = (" ".join(map(as_word, each)) for each in launcher)
+        lines = ["torchrun", *words, "pretrain_gpt.py", *map(shlex.join, arguments)]
     else:
         environment, variables, name = script_variables(spec)
         lines = [f"{variable}={shlex.quote(value)}" for variable, value in variables.items()]
