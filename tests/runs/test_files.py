@@ -9,12 +9,13 @@ import shutil
 import stat
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from seatrial.errors import InputError
-from seatrial.runs.files import append_to, read_lines, read_object, touch, write_bytes, write_json, write_text
+from seatrial.runs.files import append_to, read_lines, read_object, touch, write_bytes, write_json, write_named, write_text
 from tests.helpers.command_line import seatrial
 from tests.helpers.run_directory import sound, write, write_judged
 
@@ -131,6 +132,25 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError) as caught:
         write_text(tmp_path / "report.xml", "text")
     assert caught.value.filename == str(tmp_path / "report.xml")
+
+
+def test_what_a_user_names_is_replaced_through_a_link_and_written_to_where_it_is_no_file(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to("target")
+    for words in ("first", "second"):
+        write_named(link, words)
+        assert (link.is_symlink(), target.read_text()) == (True, words)
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        write_named(pipe, "to the reader")
+        assert read.result(timeout=30) == "to the reader"
+    assert pipe.is_fifo()
+    write_named(Path("/dev/null"), "to nobody")
+    with pytest.raises(IsADirectoryError) as caught:
+        write_named(tmp_path, "text")
+    assert caught.value.filename == str(tmp_path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "pipe", "target"]
 
 
 @pytest.mark.parametrize("below", ["nodes", "nodes/host"])

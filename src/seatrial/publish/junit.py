@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from seatrial.publish.contract import Destination, Publication, as_text
 from seatrial.report import junit
-from seatrial.runs.files import write_text
+from seatrial.runs.files import write_named
 
 
 def publish(publications: Sequence[Publication], to: Destination) -> str:
@@ -23,7 +23,7 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
     text = junit.document(f"seatrial: {names}", suites)
     if to.out is None:
         return text
-    write_text(to.out, text + "\n")
+    write_named(to.out, text + "\n")
     return f"test results: {to.out}"
 
 

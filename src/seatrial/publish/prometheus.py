@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from seatrial.publish.contract import Destination, Publication
 from seatrial.publish.gauges import of_a_judged, text
-from seatrial.runs.files import write_text
+from seatrial.runs.files import write_named
 
 
 def publish(publications: Sequence[Publication], to: Destination) -> str:
@@ -22,5 +22,5 @@ def publish(publications: Sequence[Publication], to: Destination) -> str:
     )
     if to.out is None:
         return found.removesuffix("\n")
-    write_text(to.out, found)
+    write_named(to.out, found)
     return f"metrics: {to.out}"

@@ -113,6 +113,22 @@ def write_text(path: Path, text: str, *, below: Path | None = None) -> None:
         file.write(text)
 
 
+def write_named(path: Path, text: str) -> None:
+    """Puts a text where a user said: in the place of a file, or of the one that a link leads to, as `replacing`.
+
+    A pipe or a device gets it, and stays what it is. Not for files of a run directory, whose links nobody knows.
+    """
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        kind = stat.S_IFREG
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):
+        write_text(Path(os.path.realpath(path)) if path.is_symlink() else path, text)
+    else:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+
+
 def write_json(path: Path, data: Any, *, below: Path | None = None) -> None:
     """Plain data as JSON. As `replacing`."""
     write_text(path, json.dumps(data, indent=1) + "\n", below=below)
