@@ -37,7 +37,7 @@ REMAT = (
 # Findings of rules and dialects about Seatrial's own trainer: what it lacks, or does instead.
 _OF_OUR_TRAINER = frozenset(
     {"not-supported-yet", "nearest-mask", "nearest-optimizer", "nearest-recipe", "nearest-remat", "nearest-strategy",
-     "schedule-differs"}
+     "own-resumption", "schedule-differs"}
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from seatrial.dialects import DIALECTS
 from seatrial.dialects.table import written as table_written
 from seatrial.dialects.table.entries import Request, is_within
 from seatrial.dialects.table.written import Note, Written, changed, shown
-from seatrial.errors import InputError
+from seatrial.errors import InputError, Problem
 from seatrial.source import Document
 from seatrial.spec import Resolved, RunSpec
 
@@ -75,12 +75,12 @@ def convert(resolved: Resolved, to: str) -> Converted:
     if to not in TARGETS:
         raise InputError.single("unknown-dialect", "--to", f"there is no {to!r}", f"use one of: {', '.join(TARGETS)}")
     problems = [p for p in lint(resolved, action="convert").problems if p.code not in HARMLESS]
-    if resolved.spec is None or any(problem.severity == "error" for problem in problems):
+    if resolved.spec is None or any(map(_is_error, problems)):
         raise InputError(problems)
     spec, secrets = _without_secrets(resolved.spec)
     is_same = spec.dialect == TARGETS[to].dialect
     written = TARGETS[to].write(spec, resolved.kept if is_same else None)
-    notes = [*secrets, *written.notes, *unsaid(spec, written, to)]
+    notes = [*secrets, *written.notes, *unsaid(spec, written, to), *refused(written, to)]
     lines = tuple(_line(resolved, note) for note in notes)
     title = TARGETS[to].title
     return Converted(text=written.text, title=title, suffixes=SUFFIXES[written.suffix], notes=lines)
@@ -104,13 +104,22 @@ def unsaid(spec: RunSpec, written: Written, to: str) -> Iterator[Note]:
     """A note for each value that a text reads back differently although nothing was said about it."""
     again = TARGETS[to].read(parse(written))
     if again.spec is None:
-        found = "; ".join(f"{p.path}: {p.why}" for p in again.problems if p.severity == "error")
-        yield Note(path="", value=None, why=f"the text cannot be read back: {found}")
+        yield Note(path="", value=None, why="the text cannot be read back")
         return
     noted = [note.path for note in written.notes]
     for path, value, other in changed(spec, again.spec):
         if not any(about(note, path) for note in noted):
             yield Note(path=path, value=value, why=f"it reads back as {shown(path, other)}")
+
+
+def refused(written: Written, to: str) -> Iterator[Note]:
+    """A note for each error that `check` finds in a text: a run without errors may have some in another spelling."""
+    for problem in filter(_is_error, lint(TARGETS[to].read(parse(written)), action="convert").problems):
+        yield Note(path="", value=None, why=f"`check` refuses this text: {problem.path}: {problem.why}")
+
+
+def _is_error(problem: Problem) -> bool:
+    return problem.severity == "error" and problem.code not in HARMLESS
 
 
 def about(note: str, path: str) -> bool:

@@ -176,7 +176,7 @@ ARGUMENT_TRAPS: tuple[Trap, ...] = (
      "since core 0.16 Megatron turns it off without --use-persistent-ckpt-worker, and saves while the training waits",
      "add --use-persistent-ckpt-worker, or remove it"),
     ("no-load-optim", "warning", "own-resumption",
-     lambda s: _both("no-load-optim", "load")(s) and not s.given("finetune") and s.engine != s.ENGINE,
+     lambda s: _both("no-load-optim", "load")(s) and not s.given("finetune"),
      "Megatron goes on at the checkpoint's step without its optimizer's state; Seatrial's own trainer takes that as "
      "well where the run resumes, and begins at step 0 where it takes the weights alone",
      f"run it with --engine {Settings.ENGINE}, or give --finetune to begin at step 0"),
