@@ -113,11 +113,14 @@ def test_a_run_that_goes_on_is_not_published(tmp_path: Path) -> None:
     assert "this run goes on (running, step 3)" in done.stderr
 
 
-def test_a_port_for_metrics_is_checked_before_anything_is_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("port", "said"), [("http://x", "'http://x' is no port"), ("a..b:9400", "a..b:9400 cannot be served")]
+)
+def test_a_port_for_metrics_is_checked_before_anything_is_started(port: str, said: str, tmp_path: Path) -> None:
     config = tiny_runs.write_config(tmp_path)
-    done = seatrial("run", config, "--out", tmp_path / "run", "--metrics-port", "http://x", cwd=tmp_path)
+    done = seatrial("run", config, "--out", tmp_path / "run", "--metrics-port", port, cwd=tmp_path)
     assert done.returncode == 2
-    assert "'http://x' is no port" in done.stderr
+    assert said in done.stderr
     assert not (tmp_path / "run").exists()
 
 

@@ -164,8 +164,8 @@ def served(at: str | None, tell: Say) -> Iterator[LiveRun]:
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
         server.set_app(live.answering(make_wsgi_app(registry)))
-    except OSError as error:
-        why = f"{host}:{port} cannot be served: {error.strerror or error}"
+    except (OSError, UnicodeError) as error:  # the latter for a host with no word between two dots
+        why = f"{host}:{port} cannot be served: {getattr(error, 'strerror', None) or error}"
         raise InputError.single("metrics-port", OPTION, why, "name another port; 0 takes any that is free") from error
     try:
         shown = f"[{host}]" if ":" in host else host
