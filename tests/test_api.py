@@ -213,6 +213,14 @@ def test_what_was_judged_can_be_kept_loaded_and_judged_again(tmp_path: Path) -> 
     assert len(run.steps) == run.metrics.completion.num_steps
 
 
+def test_a_run_is_found_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [history_runs.make(tmp_path / name / "runs", seed=seed) for seed, name in enumerate("ab")]
+    monkeypatch.chdir(tmp_path / "a")
+    one = seatrial.load_run("runs")
+    monkeypatch.chdir(tmp_path / "b")
+    assert seatrial.compare(one, "runs").runs_a[0].directory == str(runs[0])
+
+
 def test_a_folder_of_several_runs_is_no_run(tmp_path: Path) -> None:
     for n, log in enumerate(sorted(MEGATRON.rglob("log.txt"))[:2]):
         (tmp_path / f"run-{n}").mkdir()
@@ -322,6 +330,8 @@ WRONG: list[tuple[str, str, Callable[[Path], Any]]] = [
     ("not-a-fraction", "--published", lambda folder: seatrial.judge(a_log(), published=10)),
     ("unknown-family", "--family", lambda folder: seatrial.judge(a_log(), family="megatrno")),
     ("no-run", "", lambda folder: seatrial.compare(folder, folder)),
+    ("no-run", "b", lambda folder: seatrial.compare(folder, [])),
+    ("no-run", "b", lambda folder: seatrial.compare([], [])),
     ("no-run", "", lambda folder: seatrial.load_run(folder)),
     ("no-run", "nothing", lambda folder: seatrial.load_run(folder / "nothing")),
     ("no-root", "--root", lambda folder: seatrial.history(folder / "nothing")),

@@ -223,7 +223,7 @@ def load_run(directory: Place) -> Run:
 
     Raises InputError where there is no run, it was not judged yet, or a file of it is damaged.
     """
-    path = Path(directory)
+    path = Path(directory).absolute()  # the current folder may change
     if not is_run(path):
         fix = "name the directory that a run printed, or keep what is judged: judge(log, out=DIRECTORY)"
         raise InputError.single("no-run", str(path), "it is no run directory", fix)

@@ -75,6 +75,8 @@ def compare_named(a: str | Sequence[str], b: str | Sequence[str], *, anyway: boo
     one is a copy of another or they do different work.
     """
     other = [locate(name) for name in ([b] if isinstance(b, str) else b)]
+    if not other:
+        raise InputError.single("no-run", "b", "there is no run to compare", "name one or more")
     one = [locate(name) for name in ([a] if isinstance(a, str) else a)] or earlier_runs(other)
     _require_different(one, other)
     if not anyway:
