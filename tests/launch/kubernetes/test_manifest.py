@@ -18,6 +18,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seatrial.errors import InputError
 from seatrial.launch.kubernetes.manifest import (
     Manifest,
     Object,
@@ -320,6 +321,35 @@ def test_what_has_no_counterpart_in_a_pod_is_told() -> None:
     ):
         assert words in told
     assert about(Container(image="x"), options([])) == []
+
+
+def test_a_pod_has_its_own_shared_memory_and_each_path_one_volume() -> None:
+    shared = Container(image="x", volumes=(("/dev/shm", "/dev/shm/"), ("/mnt", "/mnt")))
+    plan, _ = planned(spec(container=shared))
+    assert "pods have a /dev/shm of their own: not mounted is /dev/shm of the nodes" in plan.notes
+    made = jobset(replace(manifest("nvidia"), container=shared))
+    (pods,) = job_of(made)["spec"]["template"]["spec"]["containers"]
+    places = [mount["mountPath"] for mount in pods["volumeMounts"]]
+    assert places == ["/seatrial/files", "/seatrial/data", "/dev/shm", "/mnt"]
+
+
+@pytest.mark.parametrize(
+    ("volumes", "given", "path", "why"),
+    [
+        ((("/x", "/seatrial/data/"),), (), "container.volumes", "Seatrial mounts a volume of its own"),
+        ((), ("volume=a:/dev/shm",), "--kubernetes volume", "Seatrial mounts a volume of its own"),
+        ((), ("volume=a:/data", "volume=b:/data:ro"), "--kubernetes volume", "mounted twice"),
+        ((("/x", "/data:ro"),), ("volume=b:/data",), "--kubernetes volume", "mounted twice"),
+    ],
+)
+def test_two_volumes_at_one_path_are_refused(
+    volumes: tuple[tuple[str, str], ...], given: tuple[str, ...], path: str, why: str
+) -> None:
+    with pytest.raises(InputError) as raised:
+        planned(spec(container=Container(image="x", volumes=volumes)), *given)
+    (problem,) = raised.value.problems
+    assert (problem.code, problem.path) == ("bad-volume", path)
+    assert why in problem.why
 
 
 def test_a_rehearsal_requests_no_gpus_and_an_unknown_device_only_by_name() -> None:

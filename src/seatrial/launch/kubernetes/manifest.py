@@ -8,6 +8,7 @@ through the agent's job, as data; in the manifest are the image, its mounts and 
 from __future__ import annotations
 
 import base64
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from seatrial.errors import InputError
 from seatrial.estimate import hardware
 from seatrial.launch.kubernetes.options import Wish
 from seatrial.node import IN_A_POD, pod, text_of
@@ -30,6 +32,8 @@ QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/prior
 INDEX = "batch.kubernetes.io/job-completion-index"  # of a pod, as a label and an annotation
 CONTAINER, GROUP = "seatrial", "node"
 FILES, DATA = PurePosixPath("/seatrial/files"), PurePosixPath("/seatrial/data")
+SHARED = "/dev/shm"  # of the memory that processes share
+_OWN = ("files", "data", "shm")  # volumes that every pod has
 RUNS = DATA / "runs"  # a volume itself may be anybody's to write to; this folder is not
 MAX_NAME = 45  # a pod is called NAME-node-0-9999-abcde, and that may have 63 characters
 CLEAR_SECONDS = 40.0  # for an agent to end, and for what it wrote to be copied, once its processes are stopped
@@ -110,7 +114,7 @@ def jobset(made: Manifest) -> Object:
 def pod_spec(made: Manifest) -> Object:
     """The pods, all alike: each finds its place by its index."""
     wish, container = made.wish, made.container
-    volumes = dict(_volumes(made))
+    volumes = dict(_volumes(made.name, container, wish))
     privileges = _security(container, wish)
     groups = [int(group) for group in container.group_add if group.isdecimal()]
     return {
@@ -208,18 +212,19 @@ def _known(container: Container) -> list[str]:
     return [each for each in container.security_opt if re.fullmatch(r"(seccomp|apparmor)[=:]unconfined", each)]
 
 
-def _volumes(made: Manifest) -> Iterator[tuple[str, tuple[Object, Object]]]:
+def _volumes(run: str, container: Container, wish: Wish) -> Iterator[tuple[str, tuple[Object, Object]]]:
     """Name → what it is and where it is mounted."""
-    wish, container = made.wish, made.container
-    yield "files", ({"configMap": {"name": made.name}}, {"mountPath": str(FILES), "readOnly": True})
+    yield "files", ({"configMap": {"name": run}}, {"mountPath": str(FILES), "readOnly": True})
     claim = wish.get("pvc")
     runs = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
     yield "data", (runs, {"mountPath": str(DATA)})
     size = wish.get("shm") or quantity(container.shm_size)
     memory = {"medium": "Memory", **({"sizeLimit": size} if size else {})}
-    yield "shm", ({"emptyDir": memory}, {"mountPath": "/dev/shm"})
+    yield "shm", ({"emptyDir": memory}, {"mountPath": SHARED})
     for number, (here, there) in enumerate(container.volumes):
         place, _, choices = there.partition(":")
+        if _place(place) == SHARED:
+            continue
         only = {"readOnly": True} if "ro" in choices.split(",") else {}
         yield f"host-{number}", ({"hostPath": {"path": here}}, {"mountPath": place, **only})
     for number, each in enumerate(wish.all("volume")):
@@ -227,6 +232,23 @@ def _volumes(made: Manifest) -> Iterator[tuple[str, tuple[Object, Object]]]:
         place, _, choice = place.partition(":")
         only = {"readOnly": True} if choice else {}
         yield f"claim-{number}", ({"persistentVolumeClaim": {"claimName": claimed}}, {"mountPath": place, **only})
+
+
+def _require_places(container: Container, wish: Wish) -> None:
+    """Raises InputError where two volumes are mounted at one path, which Kubernetes refuses."""
+    there: dict[str, str] = {}
+    for name, (_, mount) in _volumes("", container, wish):
+        place = _place(mount["mountPath"])
+        if place in there:
+            why = f"Seatrial mounts a volume of its own at {place}" if there[place] in _OWN else "it is mounted twice"
+            option = "--kubernetes volume" if name.startswith("claim-") else "container.volumes"
+            fix = "mount it at another path, or leave it out"
+            raise InputError.single("bad-volume", option, f"{place} can hold one volume of a pod: {why}", fix)
+        there[place] = name
+
+
+def _place(path: str) -> str:
+    return posixpath.normpath(path)
 
 
 def quantity(size: str | None) -> str | None:
@@ -239,7 +261,8 @@ def quantity(size: str | None) -> str | None:
 
 
 def about(container: Container, wish: Wish) -> list[str]:
-    """Notes on what of a configuration's container has no counterpart in a pod."""
+    """Notes on what of a configuration's container has no counterpart in a pod. Raises InputError as pods would."""
+    _require_places(container, wish)
     notes = []
     plain = "are not given to pods, which get devices from device plugins"
     if container.devices and not container.privileged:
@@ -251,8 +274,10 @@ def about(container: Container, wish: Wish) -> list[str]:
         notes.append(f"pods have no counterpart of security options {', '.join(unknown)}")
     if container.shm_size and not (wish.get("shm") or quantity(container.shm_size)):
         notes.append(f"the size of /dev/shm, {container.shm_size}, is not one: give --kubernetes shm=SIZE")
-    if container.volumes:
-        paths = ", ".join(here for here, _ in container.volumes)
+    memory = [here for here, there in container.volumes if _place(there.partition(":")[0]) == SHARED]
+    if memory:
+        notes.append(f"pods have a {SHARED} of their own: not mounted is {', '.join(memory)} of the nodes")
+    if paths := ", ".join(here for here, _ in container.volumes if here not in memory):
         notes.append(f"volumes are folders of the nodes, as hostPath: {paths}; a cluster may forbid that")
     return notes
 
