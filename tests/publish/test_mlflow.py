@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from seatrial.launch.local import free_port
+from seatrial.publish import Destination, mlflow, publish
+from seatrial.publish.contract import Publication
 from tests.helpers import publishing
 from tests.helpers.command_line import seatrial
 from tests.helpers.processes import wait_until
@@ -120,6 +122,25 @@ def test_runs_are_there_once_and_whole(server: str, tmp_path: Path) -> None:
     copy = shutil.copytree(run_dirs[0], tmp_path / "copies" / "sound")
     assert "up to date" in publishing.publish(copy, *where, cwd=tmp_path)
     assert there(server, "nightly") == runs
+
+
+def test_of_two_that_publish_a_run_at_once_one_stays(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, to = publishing.published(publishing.runs(tmp_path)[0]), Destination(url=server, project="twice")
+    fill, said = mlflow._fill, list[str]()
+
+    def fill_while_another_publishes(client: Any, run_id: str, each: Publication) -> None:
+        if not said:
+            said.append("begun")
+            said.append(publish([one], "mlflow", to))
+        fill(client, run_id, each)
+
+    monkeypatch.setattr(mlflow, "_fill", fill_while_another_publishes)
+    publish([one], "mlflow", to)
+    kept = there(server, "twice")[one.title]  # which allows for one of a name
+    assert kept["params"] == {path: str(value) for path, value in one.parameters.items()}
+    assert publish([one], "mlflow", to).endswith(f"run {kept['id']} is up to date in {server}")
 
 
 def test_half_a_run_is_replaced_and_the_users_tags_stay(server: str, tmp_path: Path) -> None:

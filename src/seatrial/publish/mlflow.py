@@ -80,21 +80,58 @@ def _experiment(client: Any, name: str) -> str:
 
 
 def _publish(client: Any, experiment: str, one: Publication) -> str:
-    there = client.search_runs([experiment], filter_string=f"tags.`{RUN_ID}` = '{one.id}'")
-    for run in there:
-        if run.data.tags.get(DIGEST) == one.digest:
-            return f"run {run.info.run_id} is up to date"
+    from mlflow.exceptions import MlflowException
+
+    there = _runs_of(client, experiment, one)
+    if kept := _only_one(client, there, one):
+        return f"run {kept} is up to date"
     own = {name: text for run in there for name, text in run.data.tags.items() if not name.startswith(_NOT_OF_THE_USER)}
     start = round((one.report.started_at or 0) * 1000)
     tags = {RUN_ID: one.id, **{f"seatrial.{name}": text[:TAG] for name, text in _all_tags(one).items()}}
     made = client.create_run(experiment, start_time=start, run_name=one.title, tags=own | tags).info.run_id
-    _fill(client, made, one)
-    client.set_tag(made, DIGEST, one.digest)  # last: without it, the run is not whole
-    end = start + round(one.figures.get("wall_seconds", 0) * 1000)
-    client.set_terminated(made, status=_STATUS.get(one.tags["outcome"], "FAILED"), end_time=end)
+    try:
+        _fill(client, made, one)
+        client.set_tag(made, DIGEST, one.digest)  # last: without it, the run is not whole
+        end = start + round(one.figures.get("wall_seconds", 0) * 1000)
+        client.set_terminated(made, status=_STATUS.get(one.tags["outcome"], "FAILED"), end_time=end)
+    except MlflowException:
+        if not _is_deleted(client, made):  # by another process, which took it for half a run and has it whole
+            raise
     for run in there:
-        client.delete_run(run.info.run_id)
-    return f"run {made}"
+        _delete(client, run.info.run_id)
+    return f"run {_only_one(client, _runs_of(client, experiment, one), one) or made}"
+
+
+def _runs_of(client: Any, experiment: str, one: Publication) -> list[Any]:
+    return list(client.search_runs([experiment], filter_string=f"tags.`{RUN_ID}` = '{one.id}'"))
+
+
+def _only_one(client: Any, runs: Sequence[Any], one: Publication) -> str | None:
+    """The id of the run that is kept of those that are whole, without the others; None where none is up to date.
+
+    There are several where several processes publish it at once: each that comes to its end keeps the same one. A run
+    that is not whole may be one that another process is filling.
+    """
+    whole = {run.info.run_id: run.data.tags[DIGEST] for run in runs if DIGEST in run.data.tags}
+    kept = min((run_id for run_id, digest in whole.items() if digest == one.digest), default=None)
+    for run_id in whole if kept else ():
+        if run_id != kept:
+            _delete(client, run_id)
+    return kept
+
+
+def _delete(client: Any, run_id: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.delete_run(run_id)
+    except MlflowException:
+        if not _is_deleted(client, run_id):
+            raise
+
+
+def _is_deleted(client: Any, run_id: str) -> bool:
+    return bool(client.get_run(run_id).info.lifecycle_stage == "deleted")
 
 
 def _all_tags(one: Publication) -> dict[str, str]:
