@@ -160,7 +160,9 @@ def test_a_run_that_the_target_would_refuse_is_not_written(
 def test_secrets_are_neither_shown_nor_copied(tmp_path: Path) -> None:
     spec = replace(
         _load(TINY),
-        execution=Execution(environment={"HF_TOKEN": "hunter2", "MY_X": "1"}),
+        execution=Execution(
+            environment={"HF_TOKEN": "hunter2", "MY_X": "1", "HTTPS_PROXY": "http://me:hunter2@proxy:3128"}
+        ),
         container=Container(image="x", environment={"MY_API_KEY": "hunter2"}),
     )
     path = tmp_path / "run.yaml"
@@ -169,3 +171,4 @@ def test_secrets_are_neither_shown_nor_copied(tmp_path: Path) -> None:
         done = seatrial("convert", path, "--to", to, cwd=tmp_path)
         assert "hunter2" not in done.stdout + done.stderr
         assert "HF_TOKEN = ***" in done.stderr
+        assert "HTTPS_PROXY = ***" in done.stderr

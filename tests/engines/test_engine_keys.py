@@ -125,6 +125,15 @@ def test_what_another_engine_does_not_get_is_named_in_the_plan(tmp_path: Path) -
     assert make_plan(_alone(spec)).dropped == ("fused_qkv",)  # the prompt is for inference
 
 
+def test_what_a_field_says_too_is_not_missing(tmp_path: Path) -> None:
+    stated = "--tensorboard-dir /tb --eod-mask-loss --use-precision-aware-optimizer --use-distributed-optimizer"
+    llama = "--normalization RMSNorm --swiglu --position-embedding-type rope --disable-bias-linear --rotary-base 10000"
+    spec = read(tmp_path, f"torchrun pretrain_gpt.py {MODEL} {llama} {stated} --load /c --no-load-optim", "")
+    assert planned(spec, "maxtext").dropped == ("--use-precision-aware-optimizer",)
+    spec = read(tmp_path, f"{MAXTEXT} profiler=nsys opt_type=adam_pax topology.devices_per_node=1", "")
+    assert make_plan(_alone(spec)).dropped == ()
+
+
 @pytest.mark.parametrize("value", [True, False, 3, 2.5, 1e-5, "flash", "true", "no", "1", "", "a b", "x: y", "-1",
                                    [1, 2], ["a", "b"], "[1", '"', "~", "null", "1e5"])  # fmt: skip
 def test_a_value_comes_back_from_its_text(value: Any) -> None:

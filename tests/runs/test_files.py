@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import InputError
-from seatrial.runs.files import append_to, read_lines, read_object, touch, write_bytes, write_json, write_named, write_text
+from seatrial.runs.files import (
+    append_to,
+    read_lines,
+    read_object,
+    touch,
+    write_bytes,
+    write_json,
+    write_named,
+    write_text,
+)
 from tests.helpers.command_line import seatrial
 from tests.helpers.run_directory import sound, write, write_judged
 

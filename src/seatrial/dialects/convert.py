@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from seatrial.check import lint
-from seatrial.command import MASK, is_secret
+from seatrial.command import MASK, is_secret, without_looks
 from seatrial.dialects import DIALECTS
 from seatrial.dialects.table import written as table_written
 from seatrial.dialects.table.entries import Request, is_within
@@ -87,13 +87,13 @@ def convert(resolved: Resolved, to: str) -> Converted:
 
 
 def _without_secrets(spec: RunSpec) -> tuple[RunSpec, list[Note]]:
-    """The spec without variables that are secrets by their names, and a note for each."""
+    """The spec without variables that are secrets by their names, or hold one by its look; and a note for each."""
     notes: list[Note] = []
     why = "a secret is not copied from file to file: export it where the run is started"
     for part in ("execution", "container"):
         whole = getattr(spec, part)
         if whole is not None:
-            secrets = [name for name in whole.environment if is_secret(name)]
+            secrets = [n for n, text in whole.environment.items() if is_secret(n) or without_looks(text) != text]
             notes += [Note(path=f"{part}.environment.{name}", value=MASK, why=why) for name in secrets]
             public = {name: value for name, value in whole.environment.items() if name not in secrets}
             spec = replace(spec, **{part: replace(whole, environment=public)})

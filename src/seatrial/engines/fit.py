@@ -84,11 +84,12 @@ def dropped(spec: RunSpec, engine: str) -> list[str]:
     from seatrial.dialects import maxtext, megatron  # late: few runs have any
 
     tables = {"maxtext": maxtext.KEYS, "megatron": megatron.KEYS}
+    said = {*maxtext.SAID, *(f"--{name}" for name in megatron.SAID)}  # by a field too, as far as it bears on that
     found = []
     for name in spec.execution.engine_keys:
         owner = engine_keys.owner(name)
         row = tables[owner].get(name.removeprefix("--"))
-        if owner != engine and (row is None or row.disposition != "ignored"):
+        if owner != engine and name not in said and (row is None or row.disposition != "ignored"):
             found.append(name)
     return found
 

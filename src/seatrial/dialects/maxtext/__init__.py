@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from seatrial.dialects.maxtext.build import NAME, build
 from seatrial.dialects.maxtext.findings import find
-from seatrial.dialects.maxtext.keys import KEYS, OURS
+from seatrial.dialects.maxtext.keys import KEYS, OURS, OWN_WORDS
 from seatrial.dialects.maxtext.settings import gather
 from seatrial.dialects.maxtext.writer import with_engine_keys, written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.written import Written, with_steps
 from seatrial.spec import Resolved, RunSpec
 
-__all__ = ["KEYS", "NAME", "read", "write"]
+__all__ = ["KEYS", "NAME", "SAID", "read", "write"]
+
+SAID = OWN_WORDS
 
 
 def read(request: Request) -> Resolved:

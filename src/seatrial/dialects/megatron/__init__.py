@@ -14,12 +14,15 @@ from seatrial.dialects.megatron import write as megatron_write
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, OTHER_ARGUMENTS
 from seatrial.dialects.megatron.command import settings
 from seatrial.dialects.megatron.script import VARIABLES
+from seatrial.dialects.megatron.settings import KEPT
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.written import Written, with_steps
 from seatrial.spec import Resolved, RunSpec
 
 NAME = megatron_build.NAME
+# Arguments whose fields hold all of them that bears on speed and memory.
+SAID = tuple(name for name in KEPT if not ARGUMENTS[name].to.startswith("precision."))
 _OF_A_NODE = ("--node_rank", "--node-rank")  # no text can say it for all nodes
 KEYS: Mapping[str, Key] = {**ARGUMENTS, **LAUNCHER, **VARIABLES, **OTHER_ARGUMENTS}
 

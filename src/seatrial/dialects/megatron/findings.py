@@ -234,10 +234,20 @@ def after(s: Settings, spec: RunSpec) -> None:
     if spec.optimizer.schedule not in ("cosine", "linear", "constant"):
         why = "here NeMo's schedule of this name is used, whose rate is one step ahead of Megatron's"
         s.add("lr-decay-style", "info", "schedule-differs", why, "no change is needed, or give cosine")
+    _rounded(s, spec.batch.global_batch_size)
     if spec.data.kind == "synthetic":
         why = "mock data shows that the steps work, not that anything is learnt"
         name = "DATA_PATH" if s.script else "--data-path"
         s.add("mock-data", "info", "synthetic-data", why, f"no change is needed, or give {name}")
+
+
+def _rounded(s: Settings, batch: int) -> None:
+    """A note on each length of the schedule in sequences that is no whole number of steps."""
+    for name in ("lr-warmup-samples", "lr-decay-samples", "lr-wsd-decay-samples"):
+        steps, rest = divmod(s[name] or 0, batch)
+        if rest:
+            why = f"{s[name]} sequences are {s[name] / batch:.2f} steps of {batch}; here the schedule has {steps}"
+            s.add(name, "info", "rounded", why, f"give a multiple of {batch}, or keep it")
 
 
 def _model_size(s: Settings) -> None:

@@ -27,12 +27,6 @@ TORCHRUN = "torchrun."  # before the name of an option of torchrun
 OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
     "model": to("model", text), "topology.device": to("topology.device", text),
 }  # fmt: skip
-# Arguments that say more than the field of the spec that they go to: Megatron gets them as they stand. A run that begins
-# anew with its weights has no use for --no-load-optim.
-_KEPT: Mapping[str, Callable[[Settings], bool]] = {
-    "tensorboard-dir": lambda s: True,
-    "no-load-optim": lambda s: not s.given("finetune"),
-}
 _LONG_WORD = 8  # characters; a shorter word with two others may well be another
 _MOST_LOOKS = 200  # variables whose spelling is checked
 
@@ -47,6 +41,25 @@ _DERIVED = {
     "batch.global_batch_size": "micro batch × data-parallel replicas", "model.ffn_dim": "from the hidden size",
     "model.head_dim": "hidden size ÷ heads", "model.num_kv_heads": "one for each head",
     "optimizer.decay_steps": "the run's steps",
+}  # fmt: skip
+
+
+def _has_half_moments(s: Settings) -> bool:
+    return s.given("bf16") and s["exp-avg-dtype"] == s["exp-avg-sq-dtype"] == "bf16"
+
+
+def _has_no_files(s: Settings) -> bool:
+    return s.given("mock-data") or not (s.given("data-path") or s.given("train-data-path"))
+
+
+# Arguments that say more than the field of the spec that they go to, and when: Megatron gets them as they stand. A run
+# that begins anew with its weights has no use for --no-load-optim.
+KEPT: Mapping[str, Callable[[Settings], bool]] = {
+    "tensorboard-dir": lambda s: True,
+    "no-load-optim": lambda s: not s.given("finetune"),
+    **{name: lambda s: s.given("use-precision-aware-optimizer") and not _has_half_moments(s)
+       for name in ("use-precision-aware-optimizer", "exp-avg-dtype", "exp-avg-sq-dtype")},
+    **dict.fromkeys(("reset-position-ids", "reset-attention-mask", "eod-mask-loss"), _has_no_files),
 }  # fmt: skip
 
 
@@ -164,7 +177,7 @@ class Settings(table.Settings):
         given = {
             name: entry for name, row, entry in rows
             if row is None or row.disposition != "done" or name in self.of_engine
-            or (name in _KEPT and self.given(name) and _KEPT[name](self))
+            or (name in KEPT and self.given(name) and KEPT[name](self))
         }  # fmt: skip
         if self.script:
             return {name: entry.text for name, entry in given.items() if name in VARIABLES.keys() - SET_BY_LAUNCHERS}

@@ -17,7 +17,6 @@ from seatrial.errors import InputError, Problem
 from seatrial.source import Document
 from seatrial.spec import Expectation, Resolved, RunSpec, flatten
 
-
 _REFERENCE = re.compile(r"\$(\w+|\{\w+\})", re.ASCII)
 
 
@@ -55,7 +54,7 @@ def read_back(text: str, suffix: str, read: Callable[[Request], Resolved], engin
 
 
 def as_word(text: str) -> str:
-    """A name of a host, or a rank, as a word for a shell; of a variable that nothing has said yet, a reference to it."""
+    """A name of a host, or a rank, as a word for a shell; of a variable that is not set here, a reference to it."""
     return f'"{text}"' if _REFERENCE.fullmatch(text) else shlex.quote(text)
 
 
