@@ -252,6 +252,8 @@ def _line_end(text: str, start: int) -> int:
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
+_REFERENCE = re.compile(r"\$(\w+|\{\w+\})", re.ASCII)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
@@ -282,6 +284,11 @@ RUNTIMES = ("docker", "podman")
 # raised as far as it could.
 _PINNING = {"docker": ("--ulimit", "memlock=-1"), "podman": ("--ulimit", "host")}
 _WITH_SECRETS = 'eval "$(cat)"; exec "$@" </dev/null'
+
+
+def as_word(text: str) -> str:
+    """A host or a rank as a word for a shell; the name of a variable that is not set here as a reference to it."""
+    return f'"{text}"' if _REFERENCE.fullmatch(text) else shlex.quote(text)
 
 
 def in_container(

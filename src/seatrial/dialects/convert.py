@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from seatrial.check import lint
-from seatrial.command import MASK, is_secret, without_looks
+from seatrial.command import MASK, Secret, guarded
 from seatrial.dialects import DIALECTS
 from seatrial.dialects.table import written as table_written
 from seatrial.dialects.table.entries import Request, is_within
@@ -93,7 +93,7 @@ def _without_secrets(spec: RunSpec) -> tuple[RunSpec, list[Note]]:
     for part in ("execution", "container"):
         whole = getattr(spec, part)
         if whole is not None:
-            secrets = [n for n, text in whole.environment.items() if is_secret(n) or without_looks(text) != text]
+            secrets = [name for name, value in guarded(whole.environment).items() if isinstance(value, Secret)]
             notes += [Note(path=f"{part}.environment.{name}", value=MASK, why=why) for name in secrets]
             public = {name: value for name, value in whole.environment.items() if name not in secrets}
             spec = replace(spec, **{part: replace(whole, environment=public)})

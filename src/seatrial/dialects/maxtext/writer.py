@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from seatrial.command import as_word
 from seatrial.dialects.maxtext import values
 from seatrial.dialects.maxtext.environment import FLAGS, PLACED, is_kept
 from seatrial.dialects.maxtext.keys import KEYS, OWN_WORDS
 from seatrial.dialects.table.engine_keys import as_text, maxtext_keys
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import written_values
-from seatrial.dialects.table.written import Written, as_word, write
+from seatrial.dialects.table.written import Written, write
 from seatrial.spec import Resolved, RunSpec, flatten
 from seatrial.xla_flags import is_sound
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from seatrial.command import as_word
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, is_sharded
 from seatrial.dialects.megatron.findings import NEEDS
 from seatrial.dialects.megatron.script import NETWORK, VARIABLES, written_variables
@@ -12,7 +13,7 @@ from seatrial.dialects.megatron.settings import Settings, is_passed_on
 from seatrial.dialects.table import engine_keys, written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key, written_values
-from seatrial.dialects.table.written import Written, as_word
+from seatrial.dialects.table.written import Written
 from seatrial.spec import Resolved, RunSpec
 
 EXAMPLES = "examples/llama"  # where the scripts are

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
@@ -16,8 +14,6 @@ from seatrial.dialects.table.entries import Request, is_within
 from seatrial.errors import InputError, Problem
 from seatrial.source import Document
 from seatrial.spec import Expectation, Resolved, RunSpec, flatten
-
-_REFERENCE = re.compile(r"\$(\w+|\{\w+\})", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +47,6 @@ def read_back(text: str, suffix: str, read: Callable[[Request], Resolved], engin
         document=parse(text, suffix), overrides=(), action="plan", user="user", home=Path("/"), engine=engine
     )
     return read(request)
-
-
-def as_word(text: str) -> str:
-    """A name of a host, or a rank, as a word for a shell; of a variable that is not set here, a reference to it."""
-    return f'"{text}"' if _REFERENCE.fullmatch(text) else shlex.quote(text)
 
 
 def save(path: Path, text: str) -> None:
