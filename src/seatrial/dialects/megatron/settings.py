@@ -53,7 +53,7 @@ def _has_no_files(s: Settings) -> bool:
 
 
 # Arguments that say more than the field of the spec that they go to, and when: Megatron gets them as they stand. A run
-# that begins anew with its weights has no use for --no-load-optim.
+# that begins at step 0 with its weights has no use for --no-load-optim.
 KEPT: Mapping[str, Callable[[Settings], bool]] = {
     "tensorboard-dir": lambda s: True,
     "no-load-optim": lambda s: not s.given("finetune"),
