@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,9 @@ def _surface() -> list[str]:
         )
         lines += [name, *(f"{name}.{field}: {kind}" for field, kind in own)]
         for member, value in sorted(vars(found).items()):
-            if isinstance(value, property):
-                lines.append(f"{name}.{member} -> {inspect.signature(value.fget).return_annotation}")
+            if isinstance(value, (property, cached_property)):
+                getter = value.fget if isinstance(value, property) else value.func
+                lines.append(f"{name}.{member} -> {inspect.signature(getter).return_annotation}")
             elif inspect.isfunction(value) and not member.startswith("_"):
                 lines.append(f"{name}.{member}{inspect.signature(value)}".replace("'", ""))
     return lines

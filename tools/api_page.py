@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import seatrial
@@ -62,8 +63,9 @@ def _fields(kind: Any) -> Iterator[tuple[str, str]]:
     if dataclasses.is_dataclass(kind):
         yield from ((field.name, str(field.type)) for field in dataclasses.fields(kind))
     for member, value in vars(kind).items():
-        if isinstance(value, property):
-            yield member, str(inspect.signature(value.fget or len).return_annotation)
+        if isinstance(value, (property, cached_property)):
+            getter = value.fget if isinstance(value, property) else value.func
+            yield member, str(inspect.signature(getter or len).return_annotation)
 
 
 def _type(annotation: str) -> str:

@@ -126,21 +126,20 @@ def test_a_layout_is_ranked_without_the_arguments_that_it_does_not_go_with(tmp_p
     ranked = json.loads(done.stdout)["ranked"]
     for each in ranked:
         settings = each["settings"]
-        keys = settings.get("execution.engine_keys", {"--tp-comm-overlap": "", "--overlap-param-gather": ""})
-        if "tensor" not in each["layout"]:
-            assert "--tp-comm-overlap" not in keys, each
-        if not settings["parallelism.zero1"] and "fsdp" not in each["layout"]:
-            assert "--overlap-param-gather" not in keys, each
+        keys = settings.get("execution.engine_keys", dict.fromkeys(("--ckpt-format", "--recompute-method"), ""))
+        assert ("--ckpt-format" in keys) == ("fsdp" not in each["layout"]), each
+        assert ("--recompute-method" in keys) == (settings["execution.remat"] != "selective"), each
     assert any("execution.engine_keys" not in each["settings"] for each in ranked)
     text = seatrial(*sweep, cwd=tmp_path).stdout
-    assert "are ranked without --tp-comm-overlap, which they do not go with" in text
+    assert "are ranked without --ckpt-format, which they do not go with" in text
     # The same run in native words, with the first of these layouts, starts.
     converted = seatrial("convert", "run.sh", "topology.device=h100-sxm", "--to", "native", cwd=tmp_path)
     (tmp_path / "run.yaml").write_text(converted.stdout, encoding="utf-8")
     words = shlex.split(text.rpartition("as overrides of a native configuration: ")[2])
     planned = seatrial("plan", "run.yaml", *words, "--engine", "megatron", "--on", "slurm", "--all", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
-    assert "--tp-comm-overlap" not in planned.stdout.partition("pretrain_gpt.py")[2]
+    command = planned.stdout.partition("pretrain_gpt.py")[2]
+    assert "--ckpt-format fsdp_dtensor" in command  # that of its sharding, and not the script's
 
 
 @pytest.mark.slow

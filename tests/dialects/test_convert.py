@@ -103,13 +103,13 @@ def test_a_note_names_the_key_as_the_user_wrote_it(tmp_path: Path) -> None:
 
 
 def test_what_check_refuses_of_the_text_is_a_note(tmp_path: Path) -> None:
-    path = ROOT / "configs" / "nxdt" / "llama3-8b-sft.yaml"
-    arguments = ("convert", path, "trainer.max_steps=100", "--to", "megatron", "--out", "sft.sh")
+    path = ROOT / "configs" / "nxdt" / "gpt-6.7b-megatron.yaml"
+    arguments = ("convert", path, "trainer.max_steps=100", "--to", "maxtext", "--out", "gpt.sh")
     done = seatrial(*arguments, cwd=tmp_path)
-    why = "--num-query-groups: num_kv_heads 8 cannot be split evenly over tensor = 32"
+    why = "vocab_size: vocab_size 50257 cannot be split evenly over tensor = 8"
     assert f"note: `check` refuses this text: {why}\n" in done.stderr
     assert done.returncode == 0
-    assert seatrial("check", "sft.sh", cwd=tmp_path).returncode == 2
+    assert seatrial("check", "gpt.sh", cwd=tmp_path).returncode == 2
 
 
 def test_a_file_is_written_once_and_never_over_another(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ The folder has its name only once it is complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from seatrial.errors import InputError
 from seatrial.runs.documents import Documents
 from seatrial.runs.files import read_object
 from seatrial.spec import RunSpec
@@ -48,19 +50,23 @@ def find(path: Path) -> list[Path]:
         return [path]
     found = step_folders(path) or step_folders(path / FOLDER)
     if not found and (path / "spec.json").is_file():
-        spec = Documents(path).spec()
-        if spec and spec.checkpoint.enabled:
-            raise ValueError(f"{path} is a run that saved no checkpoint; while it goes on, `seatrial stop` saves one")
-        raise ValueError(
-            f"{path} is a run that saved no checkpoint: turn them on in its configuration (checkpoint.enabled, "
-            "MaxText's enable_checkpointing, Megatron's --save), and run it again"
-        )
+        raise ValueError(f"{path} is a run that saved no checkpoint{_cure(path)}")
     if not found:
         raise ValueError(
             f"{path} is neither a run directory with checkpoints, nor a folder of them, nor a checkpoint of one step, "
             "nor a Hugging Face folder with config.json and safetensors"
         )
     return found
+
+
+def _cure(run_dir: Path) -> str:
+    """The advice on a run directory without checkpoints, behind that word."""
+    with suppress(InputError):  # there may be no plan any more
+        spec = Documents(run_dir).spec()
+        if spec and spec.checkpoint.enabled:
+            return "; while it goes on, `seatrial stop` saves one"
+    asked = "checkpoint.enabled, MaxText's enable_checkpointing, Megatron's --save"
+    return f": turn them on in its configuration ({asked}), and run it again"
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
