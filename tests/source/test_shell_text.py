@@ -349,3 +349,11 @@ def test_no_text_makes_it_crash(text: str) -> None:
     except InputError:
         return
     assert isinstance(root, Node)
+
+
+def test_all_that_is_still_to_be_filled_in_is_named_at_once() -> None:
+    text = "CHECKPOINT_PATH=<Specify path>\nexport VOCAB=<path to file>/vocab.json\nA=<in.txt\npython train.py\n"
+    with pytest.raises(InputError) as caught:
+        parse_shell(text, file="run.sh")
+    found = [(p.code, p.path, p.mark and (p.mark.line, p.mark.column)) for p in caught.value.problems]
+    assert found == [("placeholder", "CHECKPOINT_PATH", (1, 17)), ("placeholder", "VOCAB", (2, 14))]

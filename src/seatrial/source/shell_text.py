@@ -42,6 +42,11 @@ _ENVIRONMENT_FLAGS = {
     "docker": ("-e", "--env"), "podman": ("-e", "--env"), "nerdctl": ("-e", "--env"), "mpirun": ("-x",),
     "srun": ("--export",), "singularity": ("--env",), "apptainer": ("--env",), "enroot": ("-e", "--env"),
 }  # fmt: skip
+_UNFILLED = re.compile(
+    r"^[ \t]*(?:(?:export|declare|readonly|local)[ \t]+)?(?P<name>[A-Za-z_]\w*)="
+    r"""(?P<what><[A-Za-z][^<>\n'"`$|&;()]*>)""",
+    re.MULTILINE,
+)
 _SET_BY_LAUNCHERS = ("WORLD_SIZE", "RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # and so by many texts in vain
 _EXPORTED_BEFORE = ("XLA_FLAGS",)  # by the images in which it is assigned
 _CUTS_OFF = ("docker", "podman", "nerdctl", "enroot", "kubectl", "ssh")
@@ -75,9 +80,23 @@ def read_shell(text: str, builder: Builder) -> None:
         reader.find(
             "warning", text.index("\r\n"), "carriage-return", builder.places.file, why, "save it with Unix line ends"
         )
+    if unfilled := list(_unfilled(text, builder.places)):
+        raise InputError(unfilled)
     reader.script(text, range(len(text) + 1))
     _build(reader.chosen(), reader, builder)
     builder.problems += reader.problems
+
+
+def _unfilled(text: str, places: Places) -> Iterator[Problem]:
+    """Each `PATH=<Specify path>` that its user has still to fill in: a shell would take it for redirections."""
+    if "<<" in text:  # a text within the text may hold anything
+        return
+    for found in _UNFILLED.finditer(text):
+        why = f"it is still {found['what']}, which a shell reads as redirections"
+        mark = places.mark(found.start("what"))
+        yield Problem(
+            severity="error", code="placeholder", path=found["name"], why=why, fix="write the value", mark=mark
+        )
 
 
 class _Reader:
