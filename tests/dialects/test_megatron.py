@@ -636,3 +636,10 @@ def test_over_several_nodes_each_has_its_rank_and_all_have_the_first_one() -> No
 def test_no_version_has_a_number_of_checkpoints_to_keep() -> None:
     assert "unknown-argument" in {code for code, _ in errors(gpt("--save /c --save-interval 10 --most-recent-k 3"))}
     assert spec_of(gpt("--save /c --save-interval 10")).checkpoint.keep is None
+
+
+def test_a_variable_that_may_hold_the_arguments_is_the_one_error() -> None:
+    found = megatron.read(request("torchrun --nproc_per_node 8 pretrain_gpt.py ${MEGATRON_PARAMS}"))
+    assert [(p.severity, p.code, p.path) for p in found.problems] == [
+        ("error", "unknown-variable", "${MEGATRON_PARAMS}")
+    ]

@@ -35,7 +35,8 @@ def read(request: Request) -> Resolved:
     if spec is not None:
         megatron_findings.after(stated, spec)
         spec = None if stated.has_errors else spec
-    found = (p for p in request.document.problems if p.code != "unknown-variable" or p.path not in _OF_A_NODE)
+    unset = {*_OF_A_NODE, *(p.path for p in stated.problems if p.code == "unknown-variable")}
+    found = (p for p in request.document.problems if p.code != "unknown-variable" or p.path not in unset)
     problems = (*found, *stated.around.problems, *stated.problems)
     return Resolved(spec=spec, origins=stated.origins(), problems=problems)
 

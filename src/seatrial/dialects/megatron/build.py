@@ -89,7 +89,12 @@ def build(s: Settings, file: str) -> RunSpec | None:
 
 
 def _report_missing(s: Settings) -> None:
-    """An error for each argument that is needed and not there, nor meant by an unknown one."""
+    """An error for each argument that is needed and not there, nor meant by an unknown one.
+
+    None where a variable of which nothing is known may hold them.
+    """
+    if any(problem.code == "unknown-variable" and problem.severity == "error" for problem in s.problems):
+        return
     suggested = " ".join(problem.fix for problem in s.problems if problem.code == "unknown-argument")
     others = {**ALIASES, "train-iters": "train-samples"}
     for name in (name for name, key in ARGUMENTS.items() if key.required):

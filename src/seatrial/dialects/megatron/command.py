@@ -25,6 +25,7 @@ _WRITTEN = tuple(f"--{name}" for name in ALL)
 _MANY = 3  # arguments from which their spelling can be told
 _LONG_NAME = 8  # letters; a shorter name with two others may well be another
 _HYPHENS = "-\u2010\u2011\u2012\u2013\u2014\u2212"
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*(?:\[[@*]\])?\})")  # that stayed as it is written
 _LOOKALIKES = {
     **dict.fromkeys(_HYPHENS[1:], "a hyphen"), **dict.fromkeys("\u00a0\u2009\u202f", "a space"),
     **dict.fromkeys("\u2018\u2019\u201c\u201d", "a quote"),
@@ -146,7 +147,11 @@ def _is_misspelt(word: str) -> bool:
 
 def _stray(found: Settings, words: Sequence[Node], option: Node | None = None, *, has_value: bool = False) -> None:
     """A finding about words that no argument takes, behind one that has taken what it takes."""
-    if words and not str(words[0].value)[:1].isascii():
+    if words and _VARIABLE.fullmatch(str(words[0].value)):
+        why = "which arguments it holds is not known: this text assigns it nowhere"
+        fix = "assign it here, or let a sandbox run the script: seatrial capture"
+        found.report(words[0], str(words[0].value), "unknown-variable", why, fix)
+    elif words and not str(words[0].value)[:1].isascii():
         _unknown_argument(found, words[0])
     elif words:
         before = f"{option.value} before it takes {'one value' if has_value else 'none'}" if option else ""
