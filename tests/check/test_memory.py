@@ -66,7 +66,7 @@ def test_a_pipeline_of_our_own_is_counted_alike_in_every_verb() -> None:
 
 
 def read(tmp_path: Path, command: str, *overrides: str) -> list[Problem]:
-    """What is found of a script's memory before it runs."""
+    """The findings on a script's memory before it runs."""
     script = tmp_path / "train.sh"
     script.write_text(f"#!/bin/bash\n{command}\n", encoding="utf-8")
     given = ("topology.device=h100-sxm", *overrides)

@@ -1,4 +1,4 @@
-"""Which device a name means, and what a visible one has."""
+"""The device that a name means, and what a visible one has."""
 
 from __future__ import annotations
 

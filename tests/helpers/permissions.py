@@ -1,4 +1,4 @@
-"""What somebody who is not root may do."""
+"""The rights of somebody who is not root."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def dropped_of(plan: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def reduction_of(plan: Mapping[str, Any]) -> str:
-    """How the run of a plan.json differs from the configuration: "rehearsal", "collapsed run" or ""."""
+    """The way in which the run of a plan.json differs from the configuration: "rehearsal", "collapsed run" or ""."""
     rehearsal = plan.get("rehearsal")
     if not isinstance(rehearsal, Mapping):
         return ""

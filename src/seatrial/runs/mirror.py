@@ -31,7 +31,7 @@ FIXES: Mapping[int, str] = {  # of what cannot be written
 
 
 def shortage(error: OSError, folder: Path) -> str:
-    """Why something below a folder cannot be written: where, how much room is left, and how to fix it."""
+    """The reason that something below a folder cannot be written: where, how much room is left, and how to fix it."""
     if error.filename is None and error.errno not in NO_ROOM:  # of no file: a terminal's, perhaps
         return str(error)
     if error.errno == errno.ENOENT and not folder.exists():
@@ -74,7 +74,7 @@ class Mirror:
         write_text(self.run_dir / name, text, below=self.run_dir)
 
     def sizes(self, host: str, ranks: list[int]) -> dict[str, int]:
-        """How far the copies of what a host writes go, by name."""
+        """The bytes that are copied here of what a host writes, by name."""
         own = self.run_dir / "nodes" / host
         events = [self.run_dir / f"events-{rank}.jsonl" for rank in ranks]
         found = [path for path in (*own.glob("*.log"), *own.glob("*.jsonl"), *events) if path.exists()]

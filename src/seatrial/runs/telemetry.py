@@ -95,7 +95,7 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """How much a counter rose during the run, and since when by the node's clock, if known."""
+    """The rise of a counter during the run, and since when by the node's clock, if known."""
 
     place: str
     name: str

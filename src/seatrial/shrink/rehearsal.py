@@ -242,7 +242,7 @@ def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float, vocab_siz
 
 
 def _vocabulary(data: Data, has_data: bool) -> int | None:
-    """How many words are enough; None: whatever made the data may have used them all."""
+    """The words that are enough; None: whatever made the data may have used them all."""
     made_elsewhere = data.kind in ("megatron", "arrow") or data.tokenizer != "byte"
     return None if has_data and data.kind != "synthetic" and made_elsewhere else VOCAB_SIZE
 

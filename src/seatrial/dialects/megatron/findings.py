@@ -29,7 +29,7 @@ def _without(name: str, *needed: str) -> When:
 
 
 def _granularity(s: Settings) -> str | None:
-    """What is recomputed; --recompute-activations goes before."""
+    """The granularity of recomputation; --recompute-activations goes before."""
     return "selective" if s.given("recompute-activations") else s["recompute-granularity"]
 
 

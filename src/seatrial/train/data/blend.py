@@ -60,7 +60,7 @@ def _likely_taken(shares: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def _segment(shares: np.ndarray, taken: np.ndarray, first: int, count: int) -> np.ndarray:
-    """What `_one_by_one` gives, sooner."""
+    """The same as `_one_by_one`, sooner."""
     lanes = min(LANES, count // LANE)
     if lanes < 2:
         return _one_by_one(shares, taken, first, count)
