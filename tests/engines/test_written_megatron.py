@@ -183,7 +183,8 @@ ROWS: tuple[Row, ...] = (
     # logs, memory, checkpoints
     ("log_interval", lambda s: s.logging.interval_steps),
     ("log_params_norm", lambda s: s.logging.parameter_norm),
-    ("tensorboard_dir", lambda s: "tensorboard" if s.logging.tensorboard else None),
+    ("tensorboard_dir", lambda s: s.execution.engine_keys.get("--tensorboard-dir", "tensorboard")
+     if s.logging.tensorboard else None),
     ("recompute_granularity", lambda s: {"none": None}.get(s.execution.remat, s.execution.remat)),
     ("recompute_method", lambda s: "uniform", lambda s: s.execution.remat == "full"),
     ("recompute_num_layers", lambda s: 1, lambda s: s.execution.remat == "full"),
