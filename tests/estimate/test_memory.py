@@ -99,18 +99,22 @@ def test_state_is_counted_by_hand() -> None:
     )  # fmt: skip
     sharded = memory.per_device(spec_of("llama2-7b", 1, 4096, fsdp=4), "native")
     assert (sharded.parameters_bytes, sharded.optimizer_bytes) == (parameters, 2 * parameters)
-    for algorithm, momentum, each in (("sgd", 0.0, 0), ("sgd", 0.9, 4), ("rmsprop", 0.0, 4), ("rmsprop", 0.9, 8)):
-        optimizer = Optimizer(algorithm=algorithm, momentum=momentum)  # type: ignore[arg-type]
+    for optimizer, each in (
+        (Optimizer(algorithm="sgd", momentum=0.0), 0),
+        (Optimizer(algorithm="sgd", momentum=0.9), 4),
+        (Optimizer(algorithm="rmsprop", momentum=0.0), 4),
+        (Optimizer(algorithm="rmsprop", momentum=0.9), 8),
+    ):
         other = replace(spec_of("llama2-7b", 1, 4096), optimizer=optimizer)
         assert memory.per_device(other, "native").optimizer_bytes == each * parameters
 
 
-def per_parameter(spec: RunSpec, engine: str) -> tuple[float, float, float, float]:
+def per_parameter(spec: RunSpec, engine: str) -> tuple[float, ...]:
     """Bytes of weights, gradients, moments and of the least state for each parameter of llama2-7b."""
     parameters = flops.num_parameters(MODELS["llama2-7b"]) - MODELS["llama2-7b"].hidden_dim  # but the last norm
     need = memory.per_device(spec, engine)
     parts = (need.parameters_bytes, need.gradients_bytes, need.optimizer_bytes, need.state_bytes)
-    return tuple(part / parameters for part in parts)  # type: ignore[return-value]
+    return tuple(part / parameters for part in parts)
 
 
 def test_megatron_computes_with_other_weights_than_it_updates() -> None:
@@ -141,8 +145,8 @@ def test_devices_of_a_context_axis_share_the_state() -> None:
         assert per_parameter(spec, "megatron") == (2 + 4 / 8, 4, 8 / 8, 2 + (2 + 2 + 8) / 8)
     assert per_parameter(plain, "megatron") == (6, 4, 8, 18)
     assert per_parameter(spec_of("llama2-7b", 1, 4096, context=4, fsdp=2), "megatron") == (6 / 8, 4 / 8, 8 / 8, 18 / 8)
-    for mesh in ({"context": 8}, {"context": 4, "fsdp": 2}):
-        assert per_parameter(spec_of("llama2-7b", 1, 4096, **mesh), "maxtext") == (4 / 8, 4 / 8, 8 / 8, 14 / 8)  # type: ignore[arg-type]
+    for spec in (spec_of("llama2-7b", 1, 4096, context=8), spec_of("llama2-7b", 1, 4096, context=4, fsdp=2)):
+        assert per_parameter(spec, "maxtext") == (4 / 8, 4 / 8, 8 / 8, 14 / 8)
     assert memory.per_device(zero1, "native").optimizer_bytes == memory.per_device(plain, "native").optimizer_bytes
 
 

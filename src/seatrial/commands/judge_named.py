@@ -41,8 +41,9 @@ def judge_named(
     a run that goes on, options beside a run directory that are for logs, and what cannot be read.
     """
     if run_dir := run_directory_in(paths):
-        given = {"against": against, "out": out, "cvs-compat": cvs_compat, "pattern": pattern}
-        for name in (*filter(given.get, given), *(["family"] if family != "auto" else [])):
+        how = family if family != "auto" else None
+        given = {"against": against, "out": out, "cvs-compat": cvs_compat, "pattern": pattern, "family": how}
+        if name := next(filter(given.get, given), None):
             why, fix = _OF_LOGS_ALONE[name]
             raise InputError.single("run-directory", f"--{name}", f"{run_dir} {why}", fix)
         return judge_again(run_dir, options, say)
